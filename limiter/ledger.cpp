@@ -1,0 +1,276 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "limiter/ledger.h"
+
+#include <sched.h>
+#include <string.h>
+#include <time.h>
+
+namespace limiter {
+namespace {
+
+using shm::Shared;
+
+constexpr int kGenerationShift = 48;
+
+constexpr uint64_t tagged(uint32_t generation, uint64_t bytes) {
+  return static_cast<uint64_t>(generation & 0xffff) << kGenerationShift | bytes;
+}
+constexpr uint32_t generation_of(uint64_t word) { return static_cast<uint32_t>(word >> kGenerationShift); }
+constexpr uint64_t bytes_of(uint64_t word) { return word & shm::kLedgerBytesMask; }
+
+uint64_t now_ns() {
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return static_cast<uint64_t>(now.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(now.tv_nsec);
+}
+
+// Adds delta to a tagged word, saturating at 0 and at the largest count. false: the word is another generation's.
+bool add(Shared<uint64_t>& word, uint32_t generation, int64_t delta_bytes) {
+  uint64_t old = word.load();
+  for (;;) {
+    if (generation_of(old) != (generation & 0xffff)) return false;
+    const uint64_t bytes = bytes_of(old);
+    uint64_t changed;
+    if (delta_bytes < 0) {
+      const uint64_t less = static_cast<uint64_t>(-delta_bytes);
+      changed = bytes > less ? bytes - less : 0;
+    } else {
+      const uint64_t more = static_cast<uint64_t>(delta_bytes);
+      changed = shm::kLedgerBytesMask - bytes > more ? bytes + more : shm::kLedgerBytesMask;
+    }
+    if (word.compare_exchange_weak(old, tagged(generation, changed))) return true;
+  }
+}
+
+// Sets a tagged word to `bytes`. false: another generation's.
+bool set(Shared<uint64_t>& word, uint32_t generation, uint64_t bytes) {
+  uint64_t old = word.load();
+  do {
+    if (generation_of(old) != (generation & 0xffff)) return false;
+  } while (!word.compare_exchange_weak(old, tagged(generation, bytes)));
+  return true;
+}
+
+// Moves a tagged word from generation g to g+1 with 0 bytes; does nothing if that has been done.
+void retire(Shared<uint64_t>& word, uint32_t generation) {
+  uint64_t old = word.load();
+  while (generation_of(old) == (generation & 0xffff)) {
+    if (word.compare_exchange_weak(old, tagged(generation + 1, 0))) return;
+  }
+}
+
+uint32_t slots_in_use(const shm::State& state) {
+  const uint32_t high = state.header.slots_high.load();
+  return high < shm::kMaxSlots ? high : shm::kMaxSlots;
+}
+
+uint64_t quota_of(const shm::Limits& limits, int gpu) {
+  // A quarantined slice gets nothing more, whatever its quota.
+  if (limits.header.flags.load(std::memory_order_relaxed) & shm::kQuarantined) return 0;
+  return limits.gpus[gpu].quota_bytes.load();
+}
+
+// The floor before the overhead: the broker publishes the overhead first and clears the floor then, so a reader in
+// this order sees at least one of them.
+uint64_t driver_charge(const shm::Limits& limits, const shm::State& state, int gpu, uint32_t slot) {
+  const uint64_t floor = bytes_of(state.ledger[gpu][slot].context_floor.load());
+  const uint64_t overhead = limits.overhead_bytes[gpu][slot].load() & shm::kLedgerBytesMask;
+  return overhead > floor ? overhead : floor;
+}
+
+struct Sums {
+  uint64_t everything;   // wanted, held, the driver's, orphaned
+  uint64_t confirmed;    // the same without what is only wanted
+  bool lower_slot_wants;
+};
+
+// One pass over the lines; all loads are sequentially consistent, want before held in each.
+Sums scan(const shm::Limits& limits, const shm::State& state, int gpu, uint32_t self) {
+  Sums sums = {};
+  sums.confirmed = limits.gpus[gpu].orphaned_bytes.load() & shm::kLedgerBytesMask;
+  const uint32_t slots = slots_in_use(state);
+  uint64_t wanted = 0;
+  for (uint32_t slot = 0; slot < slots; slot++) {
+    const shm::SlotLedger& line = state.ledger[gpu][slot];
+    const uint64_t want = bytes_of(line.want.load());
+    const uint64_t held = bytes_of(line.held.load());
+    wanted += want;
+    sums.confirmed += held + driver_charge(limits, state, gpu, slot);
+    if (want != 0 && slot < self) sums.lower_slot_wants = true;
+  }
+  sums.everything = sums.confirmed + wanted;
+  return sums;
+}
+
+// Waits for peers' requests to be decided: short at first (they take nanoseconds), then longer (one was killed).
+void pause(uint64_t waited_ns) {
+  if (waited_ns < 1'000'000) {
+    sched_yield();
+    return;
+  }
+  // Processes that collide must not keep in step: the stack's address differs between threads.
+  const uint64_t jitter_ns = reinterpret_cast<uintptr_t>(&waited_ns) >> 6 & 0xffff;
+  struct timespec nap = {0, static_cast<long>(50'000 + jitter_ns)};
+  nanosleep(&nap, nullptr);
+}
+
+// The protocol of the header; `take` is what turns a request into a holding.
+template <typename Take>
+Reservation reserve_by(const shm::Limits& limits, shm::State& state, int gpu, SlotRef self, uint64_t bytes, Take take) {
+  shm::SlotLedger& mine = state.ledger[gpu][self.slot];
+  if (bytes > shm::kLedgerBytesMask) return Reservation::kRefused;
+  const int64_t delta = static_cast<int64_t>(bytes);
+  constexpr uint64_t kKeepNs = 1'000'000;  // a request that others give way to stays announced this long
+  uint64_t started_ns = 0;
+  for (;;) {
+    if (!add(mine.want, self.generation, delta)) return Reservation::kStale;
+    uint64_t announced_ns = 0;
+    for (;;) {
+      const Sums sums = scan(limits, state, gpu, self.slot);
+      if (sums.everything <= quota_of(limits, gpu)) {
+        const bool taken = take(mine);
+        add(mine.want, self.generation, -delta);
+        return taken ? Reservation::kGranted : Reservation::kStale;
+      }
+      if (sums.lower_slot_wants || sums.confirmed + bytes > quota_of(limits, gpu)) break;
+      // Fits but for requests of higher slots, or of other threads of this process: those give way.
+      const uint64_t now = now_ns();
+      if (announced_ns == 0) announced_ns = now;
+      if (now - announced_ns > kKeepNs) break;
+      sched_yield();
+    }
+    add(mine.want, self.generation, -delta);
+    // Only what is held decides a refusal, read anew now that our own request is withdrawn.
+    if (scan(limits, state, gpu, self.slot).confirmed + bytes > quota_of(limits, gpu)) return Reservation::kRefused;
+    state.counters[shm::kReservationRetries].fetch_add(1, std::memory_order_relaxed);
+    const uint64_t now = now_ns();
+    if (started_ns == 0) started_ns = now;
+    if (now - started_ns > kReserveDeadlineNs) return Reservation::kRefused;
+    pause(now - started_ns);
+  }
+}
+
+}  // namespace
+
+Reservation reserve(const shm::Limits& limits, shm::State& state, int gpu, SlotRef self, uint64_t bytes) {
+  state.ledger[gpu][self.slot].operations.fetch_add(1);
+  return reserve_by(limits, state, gpu, self, bytes, [&](shm::SlotLedger& mine) {
+    return add(mine.held, self.generation, static_cast<int64_t>(bytes));
+  });
+}
+
+void release(shm::State& state, int gpu, SlotRef self, uint64_t bytes) {
+  shm::SlotLedger& mine = state.ledger[gpu][self.slot];
+  mine.operations.fetch_add(1);
+  mine.releases.fetch_add(1);
+  add(mine.held, self.generation, -static_cast<int64_t>(bytes & shm::kLedgerBytesMask));
+}
+
+Reservation reserve_context(const shm::Limits& limits, shm::State& state, int gpu, SlotRef self) {
+  if (driver_charge(limits, state, gpu, self.slot) != 0) return Reservation::kGranted;
+  const uint64_t bytes = limits.gpus[gpu].context_bytes.load() & shm::kLedgerBytesMask;
+  state.ledger[gpu][self.slot].operations.fetch_add(1);
+  return reserve_by(limits, state, gpu, self, bytes, [&](shm::SlotLedger& mine) {
+    return set(mine.context_floor, self.generation, bytes);
+  });
+}
+
+void give_context(shm::State& state, int gpu, SlotRef self) {
+  shm::SlotLedger& mine = state.ledger[gpu][self.slot];
+  mine.operations.fetch_add(1);
+  mine.releases.fetch_add(1);
+  set(mine.context_floor, self.generation, 0);
+}
+
+void add_managed(shm::State& state, int gpu, SlotRef self, int64_t delta_bytes) {
+  add(state.ledger[gpu][self.slot].managed, self.generation, delta_bytes);
+}
+
+void clear_context_floor(shm::State& state, int gpu, SlotRef slot) {
+  set(state.ledger[gpu][slot.slot].context_floor, slot.generation, 0);
+}
+
+SlotUse slot_use(const shm::State& state, int gpu, uint32_t slot) {
+  const shm::SlotLedger& line = state.ledger[gpu][slot];
+  SlotUse use;
+  use.held_bytes = bytes_of(line.held.load());
+  use.managed_bytes = bytes_of(line.managed.load());
+  use.floor_bytes = bytes_of(line.context_floor.load());
+  use.operations = line.operations.load();
+  use.releases = line.releases.load();
+  return use;
+}
+
+Usage usage(const shm::Limits& limits, const shm::State& state, int gpu) {
+  Usage sum = {};
+  sum.quota_bytes = limits.gpus[gpu].quota_bytes.load();
+  sum.orphaned_bytes = limits.gpus[gpu].orphaned_bytes.load() & shm::kLedgerBytesMask;
+  const uint32_t slots = slots_in_use(state);
+  for (uint32_t slot = 0; slot < slots; slot++) {
+    sum.held_bytes += bytes_of(state.ledger[gpu][slot].held.load());
+    sum.overhead_bytes += driver_charge(limits, state, gpu, slot);
+  }
+  return sum;
+}
+
+uint64_t slot_charge(const shm::Limits& limits, const shm::State& state, int gpu, uint32_t slot) {
+  return bytes_of(state.ledger[gpu][slot].held.load()) + driver_charge(limits, state, gpu, slot);
+}
+
+bool take_slot(shm::State& state, const ProcessIdentity& self, SlotRef* taken) {
+  for (uint32_t index = 0; index < shm::kMaxSlots; index++) {
+    shm::Slot& slot = state.slots[index];
+    uint32_t owner = slot.owner.load();
+    if (shm::slot_state(owner) != shm::kSlotFree) continue;
+    const uint32_t generation = shm::slot_generation(owner);
+    if (!slot.owner.compare_exchange_strong(owner, shm::slot_owner(shm::kSlotLive, generation))) continue;
+
+    slot.pid_namespace.store(self.pid_namespace, std::memory_order_relaxed);
+    slot.start_time.store(self.start_time, std::memory_order_relaxed);
+    memcpy(slot.name, self.name, sizeof slot.name);
+    shm::Work& work = state.work[index];
+    work.waiting.store(0, std::memory_order_relaxed);
+    work.outstanding.store(0, std::memory_order_relaxed);
+    work.contexts.store(0, std::memory_order_relaxed);
+    work.closing_turn.store(0, std::memory_order_relaxed);
+    work.drained_ns.store(0, std::memory_order_relaxed);
+    work.drain_expected_ns.store(0, std::memory_order_relaxed);
+    work.occupied_ns.store(0, std::memory_order_relaxed);
+    work.launches.store(0, std::memory_order_relaxed);
+    work.first_launch_ns.store(0, std::memory_order_relaxed);
+    work.launch_turn.store(0, std::memory_order_relaxed);
+
+    // Raised before our first request can be announced: who announces later scans us.
+    uint32_t high = state.header.slots_high.load();
+    while (high < index + 1 && !state.header.slots_high.compare_exchange_weak(high, index + 1)) {
+    }
+    slot.process.store(static_cast<uint64_t>(generation) << 32 | self.pid, std::memory_order_release);
+    *taken = {index, generation};
+    return true;
+  }
+  state.counters[shm::kSlotsFull].fetch_add(1, std::memory_order_relaxed);
+  return false;
+}
+
+void reap_slot(shm::State& state, uint32_t index, uint32_t generation) {
+  if (index >= shm::kMaxSlots) return;
+  shm::Slot& slot = state.slots[index];
+  uint32_t owner = shm::slot_owner(shm::kSlotLive, generation);
+  const uint32_t reaping = shm::slot_owner(shm::kSlotReaping, generation);
+  if (!slot.owner.compare_exchange_strong(owner, reaping) && owner != reaping) return;
+  // Each word moves to the next generation by itself, so a second reaper, or one that comes after the slot was taken
+  // again, changes nothing.
+  for (int gpu = 0; gpu < shm::kMaxGpus; gpu++) {
+    shm::SlotLedger& line = state.ledger[gpu][index];
+    line.operations.fetch_add(1);
+    line.releases.fetch_add(1);
+    retire(line.held, generation);
+    retire(line.want, generation);
+    retire(line.managed, generation);
+    retire(line.context_floor, generation);
+  }
+  owner = reaping;
+  slot.owner.compare_exchange_strong(owner, shm::slot_owner(shm::kSlotFree, generation + 1));
+}
+
+}  // namespace limiter

@@ -1,0 +1,285 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The format of a slice's shared memory. A slice is a directory with two mapped files and a socket:
+//
+//   limits   written by the broker only; tenants map it read-only.    What the slice may have.
+//   state    written by the tenants, repaired by the broker.          What the slice's processes hold and do.
+//   attach   a socket (SOCK_SEQPACKET): a process tells the broker its slot and is known by its credentials.
+//
+//   limits   | LimitsHeader 128 | Gate 64 | Heartbeat 64 | Share 64 | GpuLimits[16] 64 each |
+//            | SlotRecord[2048] 32 each | overhead_bytes[16][2048] 8 each |
+//   state    | StateHeader 128 | Doorbell 64 | Pace 64 | counters[32] 8 each | Refusal[32] 128 each |
+//            | Slot[2048] 64 each | Work[2048] 64 each | SlotLedger[16][2048] 64 each |
+//
+// Rules for everybody who touches this:
+//  * Widths are fixed; no pointers, no size_t, no bool. Every offset is asserted below. README.md has the table.
+//  * `version` is stored last, with release; 0 means that the file is not ready. Readers load it with acquire.
+//  * The other end is hostile: copy a word once, check the copy, use the copy. Tenants can write anything into
+//    `state`; nothing in it may index memory or bound a loop before it was clamped.
+//  * Times are CLOCK_MONOTONIC nanoseconds, sizes are bytes, shares are percent of one GPU.
+//  * Times in `limits` and `state` are from CLOCK_MONOTONIC of one kernel: a copy of the files to another machine
+//    can be read, its times cannot.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+namespace shm {
+
+constexpr uint64_t kLimitsMagic = 0x315354494d494c43;  // "CLIMITS1", little endian
+constexpr uint64_t kStateMagic = 0x3153455441545343;   // "CSTATES1"
+constexpr uint32_t kVersion = 1;
+
+constexpr int kMaxGpus = 16;     // per slice
+constexpr int kMaxSlots = 2048;  // processes attached to a slice at the same time
+constexpr int kMaxCounters = 32;
+constexpr int kMaxRefusals = 32;
+constexpr int kSliceIdBytes = 64;  // with its closing 0
+
+template <typename T>
+using Shared = std::atomic<T>;
+static_assert(Shared<uint64_t>::is_always_lock_free && Shared<uint32_t>::is_always_lock_free);
+
+// ---------------------------------------------------------------------------------------------------- limits
+
+struct LimitsHeader {
+  uint64_t magic;
+  Shared<uint32_t> version;
+  uint32_t gpu_count;           // entries of GpuLimits in use, 1 .. kMaxGpus
+  uint64_t length_bytes;        // of the whole file
+  uint64_t created_ns;          // CLOCK_REALTIME
+  char slice_id[kSliceIdBytes];
+  Shared<uint32_t> flags;       // SliceFlag
+  uint32_t reserved[7];
+};
+
+enum SliceFlag : uint32_t {
+  kQuarantined = 1u << 0,  // no new memory, gate closed: the slice's `state` was found damaged, or by policy
+  kDraining = 1u << 1,     // released while processes live: no new attach
+};
+
+// The word that every launch reads, alone on its line; it changes when a gate opens or closes, never per launch.
+//
+//   gate = kGateOpen | epoch     launches go straight to the driver; a stream's first launch of an epoch is noted
+//   gate = kGateShut | epoch     launches take the slow path, which reads `mode`
+//
+// `grant` is the futex word that waiting launches sleep on; it is incremented at every change of this line.
+struct Gate {
+  Shared<uint64_t> gate;
+  Shared<uint32_t> grant;
+  Shared<uint32_t> mode;           // GateMode
+  Shared<uint64_t> deadline_ns;    // kTurn: end of the turn; kNoDeadline: until further notice
+  Shared<uint32_t> turn;           // number of the turn; a new one for each grant
+  Shared<uint32_t> others_wait;    // 1: another slice wants this GPU, or this one is capped: tell at once when drained
+  Shared<uint64_t> run_ahead_ns;   // work that may be outstanding in a turn
+  uint64_t reserved[3];
+};
+
+constexpr uint64_t kGateOpen = 1ull << 63;
+constexpr uint64_t kGateShut = 1ull << 62;
+constexpr uint64_t kNoDeadline = ~0ull;
+
+enum GateMode : uint32_t {
+  kParked = 0,   // no turn: a launch rings the doorbell and waits
+  kOpen = 1,     // the only slice with a context on its GPUs and no cap: everything passes
+  kTurn = 2,     // holds the turn: launches pass within run_ahead_ns of outstanding work, until deadline_ns
+  kBlocked = 3,  // nothing is launched (policy `block`, quarantine)
+};
+
+struct Heartbeat {
+  Shared<uint64_t> beat_ns;     // renewed every 100 ms while a launch of the slice waits or a turn runs
+  Shared<uint32_t> broker_pid;  // host pid; 0: never had a broker
+  uint32_t reserved[13];
+};
+
+struct Share {
+  Shared<uint32_t> compute_percent;        // guaranteed under contention, 1 .. 100
+  Shared<uint32_t> compute_limit_percent;  // cap, 1 .. 100
+  Shared<uint32_t> priority;               // 0 batch, 1 latency class
+  uint32_t reserved0;
+  Shared<uint64_t> held_ns;                // GPU time charged to the slice so far
+  Shared<uint64_t> waited_ns;              // time with a launch waiting at the gate so far
+  Shared<uint64_t> turns;
+  Shared<uint64_t> overruns;               // turns that ended more than a quarter of a quantum late
+  uint64_t reserved[2];
+};
+
+struct GpuLimits {
+  uint8_t uuid[16];                  // as the driver reports it
+  Shared<uint64_t> quota_bytes;
+  Shared<uint64_t> orphaned_bytes;   // of dead processes, until the driver no longer lists them
+  Shared<uint64_t> context_bytes;    // what a first context takes here, as learned; see SlotLedger::context_floor
+  Shared<uint64_t> device_bytes;     // cuDeviceTotalMem
+  uint64_t reserved[2];
+};
+
+// Who is in a slot, as the broker knows it (from SO_PEERCRED, never from `state`).
+struct SlotRecord {
+  Shared<uint32_t> host_pid;         // 0: nobody that the broker knows
+  Shared<uint32_t> generation;       // of the slot when it attached
+  Shared<uint64_t> start_time;       // /proc/<pid>/stat field 22, in clock ticks
+  uint64_t reserved[2];
+};
+
+struct Limits {
+  LimitsHeader header;
+  Gate gate;
+  Heartbeat heartbeat;
+  Share share;
+  GpuLimits gpus[kMaxGpus];
+  SlotRecord slots[kMaxSlots];
+  // What the driver took unasked in that process on that GPU (contexts, modules, ...): NVML's figure less ours.
+  Shared<uint64_t> overhead_bytes[kMaxGpus][kMaxSlots];
+};
+
+// ----------------------------------------------------------------------------------------------------- state
+
+struct StateHeader {
+  uint64_t magic;
+  Shared<uint32_t> version;
+  uint32_t reserved0;
+  uint64_t length_bytes;
+  Shared<uint32_t> slots_high;  // slots at and above this were never used; only grows
+  uint32_t reserved[25];
+};
+
+// Tenants add to `rings` and wake it when the broker has to look; the broker sleeps on it.
+struct Doorbell {
+  Shared<uint32_t> rings;
+  uint32_t reserved[15];
+};
+
+// Pacing without a broker: the time before which no further kernel may start (a leaky bucket, shared by the slice).
+struct Pace {
+  Shared<uint64_t> next_ns;
+  uint64_t reserved[7];
+};
+
+// A launch of the last refusals, for `cuslicectl explain`. Written by the refused process; `sequence` last.
+struct Refusal {
+  Shared<uint64_t> sequence;  // 0: never used; the entry is number sequence % kMaxRefusals
+  uint64_t time_ns;           // CLOCK_REALTIME
+  uint64_t request_bytes;
+  uint64_t used_bytes;        // by the slice, overhead included
+  uint64_t quota_bytes;
+  uint32_t gpu;               // index into GpuLimits
+  uint32_t pid;               // as the process sees itself
+  char function[48];          // the driver's name
+  uint8_t reserved[32];
+};
+
+// A process of the slice. `owner` is the only word that decides who may use the slot:
+//
+//        attach (CAS)                reap (CAS)                    reap (CAS), after its ledger lines are 0
+//   FREE(g) --------> LIVE(g) --------------------> REAPING(g) ---------------------------> FREE(g+1)
+//
+// owner = state in the low 8 bits | generation << 16. `process` is stored last and carries the generation too, so
+// that it is never taken for the previous owner's. LIVE without it is a process between two instructions of attach,
+// or one that was killed there; after 10 s it may be reaped (were it alive, it would find its generation gone and
+// attach again).
+struct Slot {
+  Shared<uint32_t> owner;
+  uint32_t reserved0;
+  Shared<uint64_t> process;        // generation << 32 | pid in the process' own pid namespace
+  Shared<uint64_t> pid_namespace;  // inode of /proc/self/ns/pid
+  Shared<uint64_t> start_time;     // /proc/self/stat field 22
+  char name[16];                   // comm, not always closed by a 0
+  uint64_t reserved[2];
+};
+
+enum SlotState : uint32_t { kSlotFree = 0, kSlotLive = 1, kSlotReaping = 2 };
+
+constexpr uint32_t slot_owner(SlotState state, uint32_t generation) { return state | (generation & 0xffff) << 16; }
+constexpr SlotState slot_state(uint32_t owner) { return static_cast<SlotState>(owner & 0xff); }
+constexpr uint32_t slot_generation(uint32_t owner) { return owner >> 16; }
+
+// The pid that the live owner of a slot has in its own pid namespace; 0: not known yet.
+inline uint32_t slot_pid(const Slot& slot, uint32_t owner) {
+  const uint64_t process = slot.process.load(std::memory_order_acquire);
+  return process >> 32 == slot_generation(owner) ? static_cast<uint32_t>(process) : 0;
+}
+
+// What a process has on the GPU and wants from it, for the arbiter.
+struct Work {
+  Shared<uint32_t> waiting;          // threads that wait at the gate
+  Shared<uint32_t> outstanding;      // 1 while work of this process may be unfinished (only kept when not open)
+  Shared<uint32_t> contexts;         // contexts that it has on the slice's GPUs
+  Shared<uint32_t> closing_turn;     // number of the turn that it will launch no more in
+  Shared<uint64_t> drained_ns;       // when outstanding last went to 0
+  Shared<uint64_t> drain_expected_ns;// closing: when it expects that
+  Shared<uint64_t> occupied_ns;      // GPU time of its finished work so far, from events
+  Shared<uint64_t> launches;         // launches that took the slow path so far
+  Shared<uint64_t> first_launch_ns;  // first launch in the turn `launch_turn`
+  Shared<uint32_t> launch_turn;
+  uint32_t reserved;
+};
+
+// A process' line on one GPU. The first four are generation << 48 | bytes: an old incarnation, or a reaper that comes
+// late, cannot change a new one's. Only limiter/ledger.h writes them; the protocol is described there.
+struct SlotLedger {
+  Shared<uint64_t> want;           // asked for, not granted yet
+  Shared<uint64_t> held;           // granted
+  Shared<uint64_t> managed;        // the part of held that the driver does not list under the process
+  Shared<uint64_t> context_floor;  // charged for a first context until the broker has measured it
+  Shared<uint64_t> operations;     // reservations and releases so far: a sample is quiescent if it did not move
+  Shared<uint64_t> releases;
+  uint64_t reserved[2];
+};
+
+constexpr uint64_t kLedgerBytesMask = (1ull << 48) - 1;
+
+// counters[], in this order. The labels are in counters.h.
+enum Counter : uint32_t {
+  kRefusals = 0,
+  kUnclassifiedLookups,
+  kPacedLaunches,       // launches that paced themselves because the broker was silent
+  kReadmittedLaunches,  // launches let through while draining because nothing completed (rule R2)
+  kReservationRetries,
+  kDriverRefusals,      // the driver had no memory although the slice had
+  kSlotsFull,
+  kCounterCount,
+};
+static_assert(kCounterCount <= kMaxCounters);
+
+struct State {
+  StateHeader header;
+  Doorbell doorbell;
+  Pace pace;
+  Shared<uint64_t> counters[kMaxCounters];
+  Refusal refusals[kMaxRefusals];
+  Slot slots[kMaxSlots];
+  Work work[kMaxSlots];
+  SlotLedger ledger[kMaxGpus][kMaxSlots];
+};
+
+// Each size and offset is part of the format: a change of one is a new kVersion.
+static_assert(sizeof(LimitsHeader) == 128 && sizeof(Gate) == 64 && sizeof(Heartbeat) == 64);
+static_assert(sizeof(Share) == 64 && sizeof(GpuLimits) == 64 && sizeof(SlotRecord) == 32);
+static_assert(offsetof(Limits, gate) == 128 && offsetof(Limits, heartbeat) == 192);
+static_assert(offsetof(Limits, share) == 256 && offsetof(Limits, gpus) == 320);
+static_assert(offsetof(Limits, slots) == 1344 && offsetof(Limits, overhead_bytes) == 66880);
+static_assert(sizeof(Limits) == 329024);
+static_assert(sizeof(StateHeader) == 128 && sizeof(Doorbell) == 64 && sizeof(Pace) == 64);
+static_assert(sizeof(Refusal) == 128 && sizeof(Slot) == 64 && sizeof(Work) == 64 && sizeof(SlotLedger) == 64);
+static_assert(offsetof(State, doorbell) == 128 && offsetof(State, pace) == 192);
+static_assert(offsetof(State, counters) == 256 && offsetof(State, refusals) == 512);
+static_assert(offsetof(State, slots) == 4608 && offsetof(State, work) == 135680);
+static_assert(offsetof(State, ledger) == 266752 && sizeof(State) == 2363904);
+
+// One message each way on the `attach` socket; the socket may be closed afterwards.
+struct AttachRequest {
+  uint32_t version;     // kVersion of the library
+  uint32_t slot;
+  uint32_t generation;
+  uint32_t reserved;
+};
+struct AttachReply {
+  uint32_t status;      // AttachStatus
+  uint32_t host_pid;    // as the broker sees the process
+  uint32_t reserved[2];
+};
+enum AttachStatus : uint32_t { kAttached = 0, kAttachRefused = 1, kAttachWrongVersion = 2, kAttachDraining = 3 };
+static_assert(sizeof(AttachRequest) == 16 && sizeof(AttachReply) == 16);
+
+}  // namespace shm
