@@ -7,7 +7,8 @@
 set -euo pipefail
 
 readonly kCache="${CUSLICE_CACHE:-${HOME:?set HOME or CUSLICE_CACHE}/.cache/cuslice}"
-readonly kScripts="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
+kClientPins="$(dirname "${BASH_SOURCE[0]}")/requirements-clients.txt"
+readonly kClientPins
 
 # The GL, EGL and VDPAU headers are what CUDA's own headers for them include.
 readonly kPackages=(
@@ -43,7 +44,7 @@ usage() {
 usage: scripts/setup.sh [--clients] [--no-packages]
        scripts/setup.sh --print-env
 
-  --clients      also install PyTorch and NVML's Python binding for the client tests (about 5 GB)
+  --clients      also install PyTorch and NVML's Python binding for the client tests (about 5 GB on disk)
   --no-packages  leave system packages alone, for systems other than Debian and Ubuntu
   --print-env    install nothing; print where things are, as shell assignments
 
@@ -72,8 +73,9 @@ apt_install() {
 }
 
 install_packages() {
-  command -v dpkg-query >/dev/null && command -v apt-get >/dev/null ||
+  if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
     fail "no apt here. Install your system's names for: ${kPackages[*]}; then use --no-packages"
+  fi
 
   local missing
   mapfile -t missing < <(missing_packages "${kPackages[@]}")
@@ -84,8 +86,9 @@ install_packages() {
 
   as_root=()
   if ((EUID != 0)); then
-    command -v sudo >/dev/null && sudo -n true 2>/dev/null ||
-      fail "not root, and sudo needs a password or is missing. Run: apt-get install ${missing[*]}"
+    if ! sudo -n true 2>/dev/null; then
+      fail "not root, and sudo needs a password or is missing. As root: apt-get install ${missing[*]}"
+    fi
     as_root=(sudo -n)
   fi
   say "installing system packages: ${missing[*]}"
@@ -208,7 +211,7 @@ install_cuda() {  # install_cuda MAJOR.MINOR PIN...
 
 # ---- Client programs ---------------------------------------------------------------------------
 
-clients_stamp() { stamp_of "$(<"$kScripts/requirements-clients.txt")" "$("$(host_python)" --version)"; }
+clients_stamp() { stamp_of "$(<"$kClientPins")" "$("$(host_python)" --version)"; }
 
 clients_current() { [[ -f $kClientsDir/.stamp && "$(<"$kClientsDir/.stamp")" == "$(clients_stamp)" ]]; }
 
@@ -222,7 +225,7 @@ install_clients() {
   rm -rf "$kClientsDir"
   "$(host_python)" -m venv "$kClientsDir" || fail "python3 -m venv failed; is python3-venv installed?"
   "$kClientsDir/bin/pip" --disable-pip-version-check --no-input install --quiet --no-cache-dir --no-deps \
-    --no-compile --only-binary :all: -r "$kScripts/requirements-clients.txt" </dev/null ||
+    --no-compile --only-binary :all: -r "$kClientPins" </dev/null ||
     fail "pip could not install scripts/requirements-clients.txt"
   "$kClientsDir/bin/python" -c 'import torch, pynvml; assert torch.version.cuda' </dev/null ||
     fail "PyTorch was installed but does not start; see above"
