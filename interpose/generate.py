@@ -303,6 +303,7 @@ THUNKS = """
   movaps 176(%rsp), %xmm7
   leave
   .cfi_def_cfa %rsp, 8
+  .cfi_restore %rbp
   jmp *%r11
   .cfi_endproc
   .size {resolve}, . - {resolve}
