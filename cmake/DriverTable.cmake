@@ -47,8 +47,8 @@ function(driver_table_generate emit)
     COMMAND ${Python3_EXECUTABLE} ${generator} --emit ${emit} --headers ${CUSLICE_CUDA_INCLUDE} ${also}
       --out ${out} --cc ${CMAKE_CXX_COMPILER}
     COMMAND ${CMAKE_COMMAND} -E touch ${out}/stamp
-    DEPENDS ${generator} ${driver_table_dir}/headers.py ${driver_table_dir}/driver_api.py
-      ${driver_table_dir}/nvml_api.py ${driver_table_dir}/extra_exports.txt ${headers}
+    DEPENDS ${generator} ${driver_table_dir}/assembly.py ${driver_table_dir}/headers.py
+      ${driver_table_dir}/driver_api.py ${driver_table_dir}/nvml_api.py ${driver_table_dir}/extra_exports.txt ${headers}
     COMMENT "Driver table: ${emit}"
     VERBATIM)
   add_custom_target(generated_${emit} DEPENDS ${out}/stamp)

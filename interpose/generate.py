@@ -16,6 +16,7 @@ import pathlib
 import runpy
 import sys
 
+import assembly
 import headers
 from headers import Problem
 
@@ -67,9 +68,6 @@ class Library:
         return "" if self.api is headers.DRIVER else f"{self.api.title}_"
 
 
-# --- The table ---------------------------------------------------------------------------------
-
-
 def load_table(path):
     """Base name -> policy. A name assigned twice would silently lose a row, so the source is read too."""
     seen, repeated = set(), []
@@ -110,9 +108,6 @@ def load_library(api, table_path, directories, compiler, strict_rows):
     if untyped := [e.name for e in exports if e.hooked and not e.function.core]:
         raise Problem(f"{table_path}: {', '.join(untyped)} can only Pass: their types need GL, EGL or VDPAU")
     return Library(api, tuple(exports))
-
-
-# --- Text --------------------------------------------------------------------------------------
 
 
 def generated(lines, comment="//"):
@@ -210,212 +205,30 @@ def version_script(library, more=()):
     return generated(lines, "#")
 
 
-# --- Assembly (x86-64, System V) -----------------------------------------------------------------
-
-ASSEMBLY_HEAD = """
-#if !defined(__x86_64__)
-#error "this library's exports are x86-64 assembly"
-#endif
-#if defined(__CET__) && (__CET__ & 1)
-#define BRANCH_TARGET endbr64
-#else
-#define BRANCH_TARGET
-#endif
-  .section .note.GNU-stack,"",@progbits
-"""
-
-# The arguments are where the caller put them: nothing is touched but r11, which belongs to nobody.
-THUNKS = """
-  .hidden {slots}
-  .globl {slots}
-  .type {slots}, @object
-  .bss
-  .p2align 6
-{slots}:
-  .zero 8 * {count}
-  .size {slots}, 8 * {count}
-
-  .macro thunk name, index
-  .globl \\name
-  .type \\name, @function
-  .p2align 5
-\\name:
-  .cfi_startproc
-  BRANCH_TARGET
-  movq {slots} + 8 * \\index(%rip), %r11
-  testq %r11, %r11
-  je 1f
-  jmp *%r11
-1:
-  movl $\\index, %r11d
-  jmp {resolve}
-  .cfi_endproc
-  .size \\name, . - \\name
-  .endm
-
-  .text
-// The first call of a function: asks for its address with every argument register saved, then goes there.
-  .hidden {resolve}
-  .globl {resolve}
-  .type {resolve}, @function
-  .p2align 5
-{resolve}:
-  .cfi_startproc
-  pushq %rbp
-  .cfi_def_cfa_offset 16
-  .cfi_offset %rbp, -16
-  movq %rsp, %rbp
-  .cfi_def_cfa_register %rbp
-  subq $192, %rsp
-  movq %rdi, (%rsp)
-  movq %rsi, 8(%rsp)
-  movq %rdx, 16(%rsp)
-  movq %rcx, 24(%rsp)
-  movq %r8, 32(%rsp)
-  movq %r9, 40(%rsp)
-  movq %rax, 48(%rsp)
-  movaps %xmm0, 64(%rsp)
-  movaps %xmm1, 80(%rsp)
-  movaps %xmm2, 96(%rsp)
-  movaps %xmm3, 112(%rsp)
-  movaps %xmm4, 128(%rsp)
-  movaps %xmm5, 144(%rsp)
-  movaps %xmm6, 160(%rsp)
-  movaps %xmm7, 176(%rsp)
-  movl %r11d, %edi
-  .hidden {resolver}
-  call {resolver}
-  movq %rax, %r11
-  movq (%rsp), %rdi
-  movq 8(%rsp), %rsi
-  movq 16(%rsp), %rdx
-  movq 24(%rsp), %rcx
-  movq 32(%rsp), %r8
-  movq 40(%rsp), %r9
-  movq 48(%rsp), %rax
-  movaps 64(%rsp), %xmm0
-  movaps 80(%rsp), %xmm1
-  movaps 96(%rsp), %xmm2
-  movaps 112(%rsp), %xmm3
-  movaps 128(%rsp), %xmm4
-  movaps 144(%rsp), %xmm5
-  movaps 160(%rsp), %xmm6
-  movaps 176(%rsp), %xmm7
-  leave
-  .cfi_def_cfa %rsp, 8
-  .cfi_restore %rbp
-  jmp *%r11
-  .cfi_endproc
-  .size {resolve}, . - {resolve}
-
-"""
-
-# An export of the simulator: to sim_<name> if somebody wrote it, else to the one that says so. The exports'
-# addresses and the implementations are tables of their own, for cuGetProcAddress.
-SIM_EXPORTS = """
-  .section .data.rel.ro.exports,"aw",@progbits
-  .hidden {table}_exports
-  .globl {table}_exports
-  .p2align 3
-{table}_exports:
-  .section .data.rel.ro.entries,"aw",@progbits
-  .hidden {table}_entries
-  .globl {table}_entries
-  .p2align 3
-{table}_entries:
-  .hidden {unimplemented}
-
-  .macro entry name, index
-  .weak sim_\\name
-  .hidden sim_\\name
-  .section .data.rel.ro.entries,"aw",@progbits
-  .quad sim_\\name
-  .section .data.rel.ro.exports,"aw",@progbits
-  .quad sim_export_\\name
-  .text
-  .globl \\name
-  .type \\name, @function
-  .globl sim_export_\\name
-  .hidden sim_export_\\name
-  .type sim_export_\\name, @function
-  .p2align 5
-\\name:
-sim_export_\\name:
-  .cfi_startproc
-  BRANCH_TARGET
-  movq {table}_entries + 8 * \\index(%rip), %r11
-  testq %r11, %r11
-  je 1f
-  jmp *%r11
-1:
-  movl $\\index, %edi
-  jmp {unimplemented}
-  .cfi_endproc
-  .size \\name, . - \\name
-  .endm
-
-"""
-
-# An export of the driver that costs nothing: succeeds at once unless null_<name> was written by hand.
-NULL_EXPORTS = """
-  .section .data.rel.ro.exports,"aw",@progbits
-  .hidden null_driver_exports
-  .globl null_driver_exports
-  .p2align 3
-null_driver_exports:
-
-  .macro entry name, index
-  .section .data.rel.ro.exports,"aw",@progbits
-  .quad 2f
-  .text
-  .globl \\name
-  .type \\name, @function
-  .weak null_\\name
-  .hidden null_\\name
-  .type null_\\name, @function
-  .p2align 4
-\\name:
-2:
-  BRANCH_TARGET
-  jmp null_\\name
-  .size \\name, . - \\name
-null_\\name:
-  BRANCH_TARGET
-  xorl %eax, %eax
-  ret
-  .size null_\\name, . - null_\\name
-  .endm
-
-"""
-
-
-def assembly(library, text, rows):
-    return generated([ASSEMBLY_HEAD + text.rstrip(), "", *rows])
+def assembled(text, rows):
+    return generated([assembly.HEAD + text.rstrip(), "", *rows])
 
 
 def thunks(library):
-    text = THUNKS.format(
+    text = assembly.THUNKS.format(
         slots=f"cuslice_{library.api.title}_slots",
         resolve=f"cuslice_{library.suffix}resolve_thunk",
         resolver=f"cuslice_{library.suffix}resolve_slot",
         count=len(library.exports),
     )
-    return assembly(library, text, (f"  thunk {e.name}, {e.index}" for e in library.exports if not e.hooked))
+    return assembled(text, (f"  thunk {e.name}, {e.index}" for e in library.exports if not e.hooked))
 
 
 def sim_exports(library):
-    text = SIM_EXPORTS.format(
+    text = assembly.SIM_EXPORTS.format(
         table=f"sim_{library.api.title}",
         unimplemented=f"sim_{library.suffix}unimplemented",
     )
-    return assembly(library, text, (f"  entry {e.name}, {e.index}" for e in library.exports))
+    return assembled(text, (f"  entry {e.name}, {e.index}" for e in library.exports))
 
 
 def null_exports(library):
-    return assembly(library, NULL_EXPORTS, (f"  entry {e.name}, {e.index}" for e in library.exports))
-
-
-# --- C++ for libraries that implement the API ------------------------------------------------------
+    return assembled(assembly.NULL_EXPORTS, (f"  entry {e.name}, {e.index}" for e in library.exports))
 
 
 def implementations(prefix):
@@ -456,8 +269,6 @@ def sim_per_thread(library):
         ]
     return generated([*lines, "}"])
 
-
-# --- Files ---------------------------------------------------------------------------------------
 
 TABLES_OF_NAMES = {"functions.inc": functions, "names.inc": names}
 INTERPOSED = TABLES_OF_NAMES | {"hooks.inc": hooks, "thunks.S": thunks}
