@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// This process's membership in its slices.
+//
+// Attached once, before the driver's own cuInit, by whichever hook needs it first; never detached. Where the process
+// has no slice every call passes (transparent); where it has one that can't be attached nothing is given out (closed).
+// A forked child starts anew: it attaches at its own first call, and its parent's slot stays the parent's.
+// Any thread. A wait for another thread's attach has an end.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#include "limiter/ledger.h"
+#include "shm/layout.h"
+
+namespace hook {
+
+constexpr int kMaxSlices = 16;  // of one process
+
+struct AttachedSlice {
+  const shm::Limits* limits;
+  shm::State* state;
+  limiter::SlotRef slot;
+  int gpu_count;                    // checked copy of limits->header.gpu_count
+  char id[shm::kSliceIdBytes];      // likewise
+};
+
+enum class Membership : uint32_t {
+  kUnknown,      // nobody has asked yet
+  kAttaching,
+  kTransparent,  // no slice: every call passes
+  kAttached,
+  kClosed,       // a slice that can't be attached: no call that takes anything gets through
+};
+
+struct Session {
+  int slice_count;
+  AttachedSlice slices[kMaxSlices];
+};
+
+// Attaches if nobody did; kTransparent, kAttached or kClosed.
+Membership membership();
+// Preconditions: membership() == kAttached; else it is empty. What it holds never changes in this process.
+const Session& session();
+
+// Whether a slice of this process has the GPU, and which. Preconditions: kAttached.
+struct SliceGpu {
+  const AttachedSlice* slice = nullptr;  // nullptr: in no slice, unlimited
+  int index = 0;                         // into limits->gpus
+  explicit operator bool() const { return slice != nullptr; }
+};
+inline bool same_gpu(const SliceGpu& a, const SliceGpu& b) { return a.slice == b.slice && a.index == b.index; }
+// By UUID, as the driver reports it: never by ordinal. `device` is a CUdevice.
+SliceGpu gpu_of_device(int device);
+// Of the calling thread's current context; none if there is no context. *device may be nullptr.
+SliceGpu gpu_of_current_context();
+
+}  // namespace hook
