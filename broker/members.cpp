@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "broker/members.h"
+
+#include <poll.h>
+
+#include <algorithm>
+
+#include "limiter/ledger.h"
+
+namespace broker {
+namespace {
+
+bool is_live(uint32_t owner, uint32_t generation) {
+  return owner == shm::slot_owner(shm::kSlotLive, generation);
+}
+
+bool has_ended(const Process& process) {
+  pollfd poll_fd = {.fd = process.pidfd.get(), .events = POLLIN, .revents = 0};
+  return poll(&poll_fd, 1, 0) != 0;
+}
+
+}  // namespace
+
+Members::Members(EventLoop& loop, SliceFiles& files, Events events)
+    : loop_(loop), files_(files), events_(std::move(events)) {}
+
+Members::~Members() {
+  for (const auto& [slot, member] : members_) loop_.unwatch(member.watch);
+}
+
+shm::AttachStatus Members::attach(Process process, const shm::AttachRequest& request) {
+  if (request.version != shm::kVersion) return shm::kAttachWrongVersion;
+  if (request.slot >= shm::kMaxSlots || request.generation > 0xffff) return shm::kAttachRefused;
+  const uint32_t owner = files_.state().slots[request.slot].owner.load(std::memory_order_acquire);
+  if (!is_live(owner, request.generation)) return shm::kAttachRefused;
+
+  if (const auto found = members_.find(request.slot); found != members_.end()) {
+    const Member& member = found->second;
+    if (member.generation == request.generation && member.process.pid == process.pid) return shm::kAttached;
+    // A slot that lives belongs to who is in it. One that a peer has reaped is free for the next.
+    if (member.generation == request.generation && !has_ended(member.process)) return shm::kAttachRefused;
+    leave(request.slot);
+  }
+  join(request.slot, request.generation, std::move(process));
+  return shm::kAttached;
+}
+
+void Members::take_over() {
+  const shm::State& state = files_.state();
+  const uint32_t slots =
+      std::min<uint32_t>(state.header.slots_high.load(std::memory_order_acquire), shm::kMaxSlots);
+  for (uint32_t slot = 0; slot < slots; ++slot) {
+    const uint32_t owner = state.slots[slot].owner.load(std::memory_order_acquire);
+    const uint32_t generation = shm::slot_generation(owner);
+    const shm::SlotRecord& record = files_.limits().slots[slot];
+    const auto recorded_pid = static_cast<pid_t>(record.host_pid.load(std::memory_order_acquire));
+    const bool recorded =
+        recorded_pid != 0 && record.generation.load(std::memory_order_relaxed) == generation;
+
+    if (shm::slot_state(owner) == shm::kSlotLive) {
+      std::optional<Process> process;
+      if (recorded) {
+        process = open_process(recorded_pid, record.start_time.load(std::memory_order_relaxed));
+      } else {
+        const uint64_t written = state.slots[slot].process.load(std::memory_order_acquire);
+        // Not the one that has taken the slot: it is about to write itself down, and to attach.
+        if (written >> 32 != generation) continue;
+        process = find_in_namespace(state.slots[slot].pid_namespace.load(std::memory_order_relaxed),
+                                    static_cast<uint32_t>(written));
+      }
+      if (process) {
+        join(slot, generation, std::move(*process));
+        continue;
+      }
+    }
+    if (shm::slot_state(owner) != shm::kSlotFree) reap(slot, generation, recorded ? recorded_pid : 0);
+  }
+}
+
+std::vector<uint32_t> Members::pids() const {
+  std::vector<uint32_t> pids;
+  for (const auto& [slot, member] : members_) pids.push_back(static_cast<uint32_t>(member.process.pid));
+  return pids;
+}
+
+void Members::join(uint32_t slot, uint32_t generation, Process process) {
+  shm::SlotRecord& record = files_.limits().slots[slot];
+  record.start_time.store(process.start_time, std::memory_order_relaxed);
+  record.generation.store(generation, std::memory_order_relaxed);
+  record.host_pid.store(static_cast<uint32_t>(process.pid), std::memory_order_release);
+
+  const int pidfd = process.pidfd.get();
+  Member& member = members_[slot] = {std::move(process), generation, 0};
+  member.watch = loop_.watch(pidfd, [this, slot] { leave(slot); });
+  events_.joined(slot);
+}
+
+void Members::leave(uint32_t slot) {
+  const auto found = members_.find(slot);
+  if (found == members_.end()) return;
+  const Member member = std::move(found->second);
+  loop_.unwatch(member.watch);
+  members_.erase(found);
+  reap(slot, member.generation, member.process.pid);
+}
+
+void Members::reap(uint32_t slot, uint32_t generation, pid_t pid) {
+  // What the driver still lists is charged as orphaned before the slot's own numbers go: the sum is never too
+  // small.
+  if (pid != 0) events_.ended(slot, pid);
+  shm::Limits& limits = files_.limits();
+  for (auto& overhead_of_slot : limits.overhead_bytes) overhead_of_slot[slot].store(0);
+  limits.slots[slot].host_pid.store(0, std::memory_order_release);
+  limiter::reap_slot(files_.state(), slot, generation);
+  events_.reaped();
+}
+
+}  // namespace broker

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <functional>
+#include <map>
+#include <vector>
+
+#include "broker/event_loop.h"
+#include "broker/process.h"
+#include "broker/slice_files.h"
+
+namespace broker {
+
+// The processes of one slice, from attach to reaping. A member is held by its pidfd; what says who is in
+// which slot is SlotRecord in `limits`, so that a later broker finds everybody again. Owned and called by the
+// loop's thread.
+class Members {
+ public:
+  struct Events {
+    std::function<void(uint32_t slot)> joined;
+    // The process has ended; its slot is cleared when this returns.
+    std::function<void(uint32_t slot, pid_t pid)> ended;
+    std::function<void()> reaped;
+  };
+
+  Members(EventLoop& loop, SliceFiles& files, Events events);
+  ~Members();
+  Members(const Members&) = delete;
+  Members& operator=(const Members&) = delete;
+
+  shm::AttachStatus attach(Process process, const shm::AttachRequest& request);
+
+  // Finds the processes that attached to an earlier broker or to none: by their records, or by what their
+  // slots say about pid and namespace. Those that are gone are reaped.
+  void take_over();
+
+  bool empty() const { return members_.empty(); }
+  size_t count() const { return members_.size(); }
+  std::vector<uint32_t> pids() const;
+  // Calls visit(slot, generation, pid) for each.
+  template <typename Visit>
+  void for_each(Visit visit) const {
+    for (const auto& [slot, member] : members_) visit(slot, member.generation, member.process.pid);
+  }
+
+ private:
+  struct Member {
+    Process process;
+    uint32_t generation = 0;
+    EventLoop::WatchId watch = 0;
+  };
+
+  void join(uint32_t slot, uint32_t generation, Process process);
+  void leave(uint32_t slot);
+  void reap(uint32_t slot, uint32_t generation, pid_t pid);
+
+  EventLoop& loop_;
+  SliceFiles& files_;
+  const Events events_;
+  std::map<uint32_t, Member> members_;  // by slot
+};
+
+}  // namespace broker

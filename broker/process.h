@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Processes of the node, known for sure: by pid and start time, held by a pidfd.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <optional>
+
+#include "broker/unique_fd.h"
+
+namespace broker {
+
+struct Process {
+  pid_t pid = 0;
+  uint64_t start_time = 0;  // field 22 of /proc/<pid>/stat
+  UniqueFd pidfd;           // readable when the process has ended
+};
+
+// 0: no such process.
+uint64_t process_start_time(pid_t pid);
+
+// Nothing if the process is gone, or another one has its pid by now (start_time != 0 and different).
+std::optional<Process> open_process(pid_t pid, uint64_t start_time);
+
+// The process at the other end of a connected unix socket. Nothing: it has gone, or it is in a pid namespace
+// that this process cannot see into.
+std::optional<Process> open_peer(int socket);
+
+// The process that is `pid` in the pid namespace with this inode. Looks through /proc.
+std::optional<Process> find_in_namespace(uint64_t pid_namespace, uint32_t pid);
+
+}  // namespace broker

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <vector>
+
+#include "broker/event_loop.h"
+#include "broker/members.h"
+#include "broker/nvml.h"
+#include "limiter/ledger.h"
+
+namespace broker {
+
+// What was last measured of a process on a GPU.
+struct Measurement {
+  uint32_t generation = ~0u;  // of the slot
+  uint64_t overhead_bytes = 0;
+  uint64_t releases = 0;
+};
+
+// The overhead after a measurement: what the driver lists for the process, less what the process itself
+// accounts for. Raised at once; lowered only if the process gave something back since, because a sample in
+// the middle of an allocation looks smaller than it is.
+Measurement measure(const Measurement& last, uint32_t generation, const limiter::SlotUse& use,
+                    uint64_t listed_bytes);
+
+// Charges slices for what the driver takes unasked in their processes (contexts, modules, local memory, ...),
+// read from NVML, and for what dead processes have not given back yet. Looks when somebody attaches or makes
+// a context, then 1 s later, 2 s, ... up to every 30 s while there are contexts; never when there are none.
+// Owned and called by the loop's thread.
+class Reconciler {
+ public:
+  Reconciler(EventLoop& loop, const Nvml& nvml);
+
+  // `node_gpus[i]`: the node's GPU that is the slice's i-th; -1: not on this node. All pointers live until
+  // remove().
+  void add(uint64_t key, SliceFiles* files, const Members* members, std::vector<int> node_gpus);
+  void remove(uint64_t key);
+
+  // Looks soon, and begins with short intervals again.
+  void wake();
+  // The process of the slice has ended: what NVML still lists under it is orphaned, until it no longer does.
+  void bury(uint64_t key, uint32_t slot, pid_t pid);
+  // Orphaned bytes that an earlier broker left in `limits`.
+  void take_over_orphans(uint64_t key);
+
+  // What a first context takes on each GPU of the node, as learned; a safe value before.
+  const std::vector<uint64_t>& context_bytes() const { return context_bytes_; }
+
+ private:
+  struct Slice {
+    SliceFiles* files;
+    const Members* members;
+    std::vector<int> node_gpus;
+    std::map<std::pair<int, uint32_t>, Measurement> measured;  // by GPU of the slice and slot
+  };
+  struct Orphan {
+    uint64_t key;
+    int gpu;  // of the slice
+    pid_t pid;
+    uint64_t bytes;
+  };
+
+  void look();
+  bool look_at(int node_gpu);
+  void learn_context(int node_gpu, uint64_t bytes);
+  void look_for_orphans();
+  void adopt_orphan(const Orphan& orphan);
+  void schedule(uint64_t delay_ns);
+  bool any_context() const;
+
+  EventLoop& loop_;
+  const Nvml& nvml_;
+  std::map<uint64_t, Slice> slices_;
+  std::vector<Orphan> orphans_;
+  std::vector<uint64_t> context_bytes_;
+  uint64_t interval_ns_ = 0;  // to the next look
+  uint64_t retry_ns_ = 0;     // the same while a process was too busy to be measured
+  uint64_t scheduled_ns_ = UINT64_MAX;
+  bool orphans_scheduled_ = false;
+};
+
+}  // namespace broker

@@ -1,0 +1,463 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "broker/slices.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+
+#include "broker/clock.h"
+
+namespace broker {
+
+struct Slices::Slice {
+  std::string id;
+  limiter::SliceKey key = 0;
+  Terms terms;
+  std::vector<int> node_gpus;
+  v1::SliceRecord record;
+  std::unique_ptr<SliceFiles> files;
+  std::unique_ptr<Members> members;
+  std::unique_ptr<AttachListener> listener;
+  std::optional<Process> owner;
+  EventLoop::WatchId owner_watch = 0;
+  bool draining = false;
+};
+
+namespace {
+
+bool is_valid_id(const std::string& id) {
+  const auto allowed = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' ||
+           c == '_' || c == '-';
+  };
+  return !id.empty() && id.size() < shm::kSliceIdBytes && id[0] != '.' &&
+         std::all_of(id.begin(), id.end(), allowed);
+}
+
+Status check_amount(const v1::Memory& memory, std::optional<MemoryAmount>* amount) {
+  switch (memory.amount_case()) {
+    case v1::Memory::kBytes:
+      if (memory.bytes() == 0 || memory.bytes() > shm::kLedgerBytesMask) {
+        return fail(Failure::kInvalid, "memory is " + std::to_string(memory.bytes()) +
+                                           " bytes: it must be above 0 and below 256 TiB");
+      }
+      *amount = {.bytes = memory.bytes(), .percent = 0};
+      return {};
+    case v1::Memory::kPercent:
+      if (!(memory.percent() > 0 && memory.percent() <= 100)) {
+        return fail(Failure::kInvalid, "a percentage of memory must be above 0 and at most 100");
+      }
+      *amount = {.bytes = 0, .percent = memory.percent()};
+      return {};
+    case v1::Memory::AMOUNT_NOT_SET:
+      break;
+  }
+  amount->reset();
+  return {};
+}
+
+Status read_wish(const v1::PrepareSliceRequest& request, Wish* wish) {
+  for (const v1::GpuWish& gpu : request.gpus()) {
+    GpuWish gpu_wish = {.gpu = gpu.gpu(), .memory = std::nullopt};
+    if (Status status = check_amount(gpu.memory(), &gpu_wish.memory); !status.ok()) return status;
+    wish->gpus.push_back(std::move(gpu_wish));
+  }
+  if (request.compute() != 0) wish->compute_percent = request.compute();
+  if (request.compute_limit() != 0) wish->compute_limit_percent = request.compute_limit();
+  wish->priority = request.priority();
+  return {};
+}
+
+bool same_wish(v1::PrepareSliceRequest a, v1::PrepareSliceRequest b) {
+  a.clear_owner_pid();
+  b.clear_owner_pid();
+  return a.SerializeAsString() == b.SerializeAsString();
+}
+
+std::vector<std::string> directory_names(const std::string& path) {
+  std::vector<std::string> names;
+  const std::unique_ptr<DIR, int (*)(DIR*)> directory(opendir(path.c_str()), closedir);
+  if (directory == nullptr) return names;
+  while (const dirent* entry = readdir(directory.get())) {
+    if (entry->d_name[0] != '.') names.emplace_back(entry->d_name);
+  }
+  return names;
+}
+
+}  // namespace
+
+Slices::Slices(EventLoop& loop, const RunDirectory& run, const Nvml& nvml,
+               const Arbitration::Settings& settings)
+    : loop_(loop),
+      run_(run),
+      nvml_(nvml),
+      reconciler_(loop, nvml),
+      empty_since_ns_(now_ns()),
+      // Called from the arbitration's threads.
+      arbitration_(
+          settings, [this](limiter::SliceKey) { loop_.post([this] { reconciler_.wake(); }); },
+          [this](limiter::SliceKey key) {
+            loop_.post([this, key] {
+              if (Slice* slice = find(key)) quarantine(*slice, "its `state` was cut or overwritten");
+            });
+          }) {}
+
+Slices::~Slices() = default;
+
+void Slices::take_over() {
+  for (const std::string& id : directory_names(run_.slices())) {
+    if (Status status = open(id); !status.ok()) {
+      spdlog::error("slice {} was left by an earlier broker and cannot be taken over: {}", id, status.text);
+    }
+  }
+  // A record alone is of a slice that was never finished, or removed except for this.
+  for (const std::string& id : directory_names(run_.records())) {
+    if (find(id) == nullptr && access(run_.slice(id).c_str(), F_OK) != 0) unlink(run_.record(id).c_str());
+  }
+}
+
+Status Slices::open(const std::string& id) {
+  auto slice = std::make_unique<Slice>();
+  slice->id = id;
+  if (Status status = SliceFiles::open(run_.slice(id), &slice->files); !status.ok()) return status;
+  slice->record = read_record(id);
+  slice->terms = read_terms(slice->files->limits(), &slice->node_gpus);
+  slice->draining = (slice->files->limits().header.flags.load() & shm::kDraining) != 0;
+  const bool quarantined = (slice->files->limits().header.flags.load() & shm::kQuarantined) != 0;
+
+  Slice& taken = *slice;
+  if (Status status = start(std::move(slice)); !status.ok()) return status;
+  taken.members->take_over();
+  reconciler_.take_over_orphans(taken.key);
+  reconciler_.wake();
+  spdlog::info("slice {}: taken over with {} processes", id, taken.members->count());
+  if (quarantined) quarantine(taken, "so it was left by an earlier broker");
+  watch_owner(taken);
+  if (taken.draining) drain(taken);
+  return {};
+}
+
+Status Slices::prepare(const v1::PrepareSliceRequest& request, v1::Slice* description) {
+  const std::string& id = request.id();
+  if (!is_valid_id(id)) {
+    return fail(Failure::kInvalid,
+                "bad slice id '" + id + "': 1 to 63 of A-Z a-z 0-9 . _ -, and no dot in front");
+  }
+  Wish wish;
+  if (Status status = read_wish(request, &wish); !status.ok()) return status;
+
+  if (const Slice* there = find(id)) {
+    if (there->draining)
+      return fail(Failure::kExists, "slice " + id + " was released and waits for its processes to end");
+    if (!same_wish(there->record.wish(), request)) {
+      return fail(Failure::kExists,
+                  "slice " + id + " exists with other terms: release it first, or use UpdateSlice");
+    }
+    describe(*there, description);
+    return {};
+  }
+
+  auto slice = std::make_unique<Slice>();
+  slice->id = id;
+  if (Status status = admission(nullptr).admit(wish, &slice->terms); !status.ok()) return status;
+  *slice->record.mutable_wish() = request;
+  if (request.owner_pid() != 0) {
+    const uint64_t start_time = process_start_time(static_cast<pid_t>(request.owner_pid()));
+    if (start_time == 0)
+      return fail(Failure::kInvalid,
+                  "the owner, process " + std::to_string(request.owner_pid()) + ", is not there");
+    slice->record.set_owner_start_time(start_time);
+  }
+
+  std::vector<shm::GpuTerms> gpus;
+  for (const Grant& grant : slice->terms.gpus) {
+    const NodeGpu& gpu = nvml_.gpus()[grant.gpu];
+    shm::GpuTerms terms = {};
+    std::copy(gpu.uuid.begin(), gpu.uuid.end(), terms.uuid);
+    terms.quota_bytes = grant.quota_bytes;
+    terms.device_bytes = gpu.device_bytes;
+    terms.context_bytes = reconciler_.context_bytes()[grant.gpu];
+    gpus.push_back(terms);
+    slice->node_gpus.push_back(grant.gpu);
+  }
+  const shm::SliceTerms terms = {.id = id.c_str(),
+                                 .gpus = gpus.data(),
+                                 .gpu_count = static_cast<int>(gpus.size()),
+                                 .compute_percent = slice->terms.compute_percent,
+                                 .compute_limit_percent = slice->terms.compute_limit_percent,
+                                 .priority = slice->terms.priority ? 1u : 0u};
+  if (Status status = write_record(slice->record); !status.ok()) return status;
+  if (Status status = SliceFiles::create(run_.slice(id), terms, &slice->files); !status.ok()) {
+    if (status.failure != Failure::kExists) unlink(run_.record(id).c_str());
+    return status;
+  }
+
+  Slice& made = *slice;
+  if (Status status = start(std::move(slice)); !status.ok()) return status;
+  spdlog::info("slice {}: {} on GPU {}{}, compute {} % (at most {} %)", id,
+               format_bytes(made.terms.gpus[0].quota_bytes), made.terms.gpus[0].gpu,
+               made.terms.gpus.size() > 1 ? " and others" : "", made.terms.compute_percent,
+               made.terms.compute_limit_percent);
+  describe(made, description);
+  watch_owner(made);
+  return {};
+}
+
+// Brings a slice whose files are there to life.
+Status Slices::start(std::unique_ptr<Slice> owned) {
+  Slice& slice = *owned;
+  slice.key = next_key_++;
+  const limiter::SliceKey key = slice.key;
+  slice.members = std::make_unique<Members>(
+      loop_, *slice.files,
+      Members::Events{.joined =
+                          [this, key](uint32_t slot) {
+                            arbitration_.use_slots(key, slot + 1);
+                            reconciler_.wake();
+                          },
+                      .ended = [this, key](uint32_t slot, pid_t pid) { reconciler_.bury(key, slot, pid); },
+                      .reaped =
+                          [this, key] {
+                            arbitration_.look(key);
+                            // Not from here: the members that a slice is removed with are what calls.
+                            loop_.post([this, key] {
+                              if (Slice* drained = find(key); drained != nullptr && drained->draining)
+                                drain(*drained);
+                            });
+                          }});
+  if (Status status = start_listening(slice); !status.ok()) return status;
+  slices_[slice.id] = std::move(owned);
+  empty_since_ns_ = 0;
+  reconciler_.add(key, slice.files.get(), slice.members.get(), slice.node_gpus);
+  arbitration_.add(key, arbiter_terms(slice.terms), slice.files.get());
+  return {};
+}
+
+Status Slices::start_listening(Slice& slice) {
+  return AttachListener::open(
+      loop_, slice.files->directory(),
+      [this, &slice](Process peer, const shm::AttachRequest& request) {
+        if (slice.draining) return shm::kAttachDraining;
+        const pid_t pid = peer.pid;
+        const shm::AttachStatus status = slice.members->attach(std::move(peer), request);
+        spdlog::debug("slice {}: process {} in slot {}: status {}", slice.id, pid, request.slot,
+                      static_cast<int>(status));
+        return status;
+      },
+      &slice.listener);
+}
+
+void Slices::watch_owner(Slice& slice) {
+  const v1::SliceRecord& record = slice.record;
+  if (record.wish().owner_pid() == 0) return;
+  slice.owner = open_process(static_cast<pid_t>(record.wish().owner_pid()), record.owner_start_time());
+  if (!slice.owner) {
+    spdlog::info("slice {}: its owner is gone", slice.id);
+    drain(slice);
+    return;
+  }
+  const limiter::SliceKey key = slice.key;
+  slice.owner_watch = loop_.watch(slice.owner->pidfd.get(), [this, key] {
+    if (Slice* orphaned = find(key)) {
+      spdlog::info("slice {}: its owner has ended", orphaned->id);
+      drain(*orphaned);
+    }
+  });
+}
+
+Status Slices::release(const std::string& id, v1::ReleaseSliceResponse* response) {
+  Slice* const slice = find(id);
+  if (slice == nullptr) return {};
+  for (const uint32_t pid : slice->members->pids()) response->add_draining_pids(pid);
+  drain(*slice);
+  return {};
+}
+
+// No new processes; removed now, or when the last process has ended.
+void Slices::drain(Slice& slice) {
+  if (slice.owner_watch != 0) {
+    loop_.unwatch(slice.owner_watch);
+    slice.owner_watch = 0;
+  }
+  slice.draining = true;
+  slice.files->limits().header.flags.fetch_or(shm::kDraining);
+  if (slice.members->empty()) {
+    remove(slice);
+  } else {
+    spdlog::info("slice {}: released, waits for {} processes", slice.id, slice.members->count());
+  }
+}
+
+void Slices::remove(Slice& slice) {
+  const std::string id = slice.id;
+  arbitration_.remove(slice.key);
+  reconciler_.remove(slice.key);
+  const std::string directory = slice.files->directory();
+  slices_.erase(id);
+  remove_slice_directory(directory);
+  unlink(run_.record(id).c_str());
+  spdlog::info("slice {}: removed", id);
+  if (slices_.empty()) empty_since_ns_ = now_ns();
+}
+
+void Slices::quarantine(Slice& slice, const char* reason) {
+  spdlog::error("slice {}: quarantined, {}", slice.id, reason);
+  slice.files->limits().header.flags.fetch_or(shm::kQuarantined);
+  arbitration_.block(slice.key);
+}
+
+Status Slices::update(const v1::UpdateSliceRequest& request, v1::Slice* description) {
+  Slice* const slice = find(request.id());
+  if (slice == nullptr) return fail(Failure::kNotFound, "no slice '" + request.id() + "' here");
+  std::optional<MemoryAmount> memory;
+  if (Status status = check_amount(request.memory(), &memory); !status.ok()) return status;
+
+  Terms terms = slice->terms;
+  if (memory) {
+    for (Grant& grant : terms.gpus) {
+      const uint64_t usable = usable_bytes(nvml_.gpus()[grant.gpu]);
+      grant.quota_bytes = memory->bytes != 0
+                              ? memory->bytes
+                              : static_cast<uint64_t>(static_cast<double>(usable) * memory->percent / 100);
+    }
+  }
+  if (request.compute() != 0) terms.compute_percent = request.compute();
+  if (request.compute_limit() != 0) terms.compute_limit_percent = request.compute_limit();
+  if (request.has_priority()) terms.priority = request.priority();
+  if (Status status = admission(slice).fits(terms); !status.ok()) return status;
+
+  slice->terms = terms;
+  shm::Limits& limits = slice->files->limits();
+  for (size_t gpu = 0, grant = 0; gpu < slice->node_gpus.size(); ++gpu) {
+    if (slice->node_gpus[gpu] >= 0) limits.gpus[gpu].quota_bytes.store(terms.gpus[grant++].quota_bytes);
+  }
+  limits.share.compute_percent.store(terms.compute_percent);
+  limits.share.compute_limit_percent.store(terms.compute_limit_percent);
+  limits.share.priority.store(terms.priority ? 1 : 0);
+  arbitration_.update(slice->key, arbiter_terms(terms));
+  spdlog::info("slice {}: changed", slice->id);
+  describe(*slice, description);
+  return {};
+}
+
+void Slices::list(v1::ListSlicesResponse* response) {
+  arbitration_.publish_accounts();
+  for (const auto& [id, slice] : slices_) describe(*slice, response->add_slices());
+}
+
+void Slices::describe(const Slice& slice, v1::Slice* description) const {
+  description->set_id(slice.id);
+  description->set_directory(slice.files->directory());
+  for (const Grant& grant : slice.terms.gpus) {
+    v1::SliceGpu* const gpu = description->add_gpus();
+    gpu->set_uuid(nvml_.gpus()[grant.gpu].uuid_text);
+    gpu->set_index(static_cast<uint32_t>(grant.gpu));
+    gpu->set_quota_bytes(grant.quota_bytes);
+  }
+  description->set_compute(slice.terms.compute_percent);
+  description->set_compute_limit(slice.terms.compute_limit_percent);
+  description->set_priority(slice.terms.priority);
+  description->set_driver_data(slice.record.wish().driver_data());
+  description->set_draining(slice.draining);
+  description->set_quarantined((slice.files->limits().header.flags.load() & shm::kQuarantined) != 0);
+  for (const uint32_t pid : slice.members->pids()) description->add_pids(pid);
+}
+
+void Slices::describe_node(v1::Node* node) {
+  const Admission now = admission(nullptr);
+  for (const NodeGpu& gpu : nvml_.gpus()) {
+    v1::Gpu* const description = node->add_gpus();
+    description->set_uuid(gpu.uuid_text);
+    description->set_index(static_cast<uint32_t>(gpu.index));
+    description->set_name(gpu.name);
+    description->set_device_bytes(gpu.device_bytes);
+    description->set_usable_bytes(usable_bytes(gpu));
+    description->set_free_bytes(now.free_bytes(gpu.index));
+    description->set_free_compute(now.free_compute(gpu.index));
+    description->set_multiprocessors(gpu.multiprocessors);
+    description->set_used_bytes(nvml_.used_bytes(gpu.index));
+  }
+  node->set_driver_version(nvml_.driver_version());
+  node->set_broker_pid(static_cast<uint32_t>(getpid()));
+}
+
+Status Slices::write_record(const v1::SliceRecord& record) const {
+  const std::string path = run_.record(record.wish().id());
+  const std::string beside = run_.records() + "/.new";
+  const std::string bytes = record.SerializeAsString();
+  const UniqueFd file(::open(beside.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
+  if (!file || write(file.get(), bytes.data(), bytes.size()) != static_cast<ssize_t>(bytes.size()) ||
+      fsync(file.get()) != 0 || rename(beside.c_str(), path.c_str()) != 0) {
+    return fail(Failure::kSystem, "cannot write " + path + ": " + strerror(errno));
+  }
+  return {};
+}
+
+v1::SliceRecord Slices::read_record(const std::string& id) const {
+  std::ifstream file(run_.record(id), std::ios::binary);
+  v1::SliceRecord record;
+  if (!file || !record.ParseFromIstream(&file)) {
+    spdlog::warn("slice {}: no readable record; it stays until it is released", id);
+    record.Clear();
+    record.mutable_wish()->set_id(id);
+  }
+  return record;
+}
+
+// What `limits` says, for a slice whose promises this broker did not make itself.
+Terms Slices::read_terms(const shm::Limits& limits, std::vector<int>* node_gpus) const {
+  Terms terms;
+  for (uint32_t i = 0; i < limits.header.gpu_count; ++i) {
+    const uint8_t* const uuid = limits.gpus[i].uuid;
+    const auto gpu = std::find_if(nvml_.gpus().begin(), nvml_.gpus().end(), [&](const NodeGpu& candidate) {
+      return std::equal(candidate.uuid.begin(), candidate.uuid.end(), uuid);
+    });
+    node_gpus->push_back(gpu == nvml_.gpus().end() ? -1 : gpu->index);
+    if (gpu == nvml_.gpus().end()) {
+      spdlog::warn("slice {}: its GPU {} is not on this node", limits.header.slice_id,
+                   format_uuid(limits.gpus[i].uuid));
+      continue;
+    }
+    terms.gpus.push_back({gpu->index, limits.gpus[i].quota_bytes.load()});
+  }
+  terms.compute_percent = limits.share.compute_percent.load();
+  terms.compute_limit_percent = limits.share.compute_limit_percent.load();
+  terms.priority = limits.share.priority.load() != 0;
+  return terms;
+}
+
+limiter::ArbiterTerms Slices::arbiter_terms(const Terms& terms) const {
+  limiter::ArbiterTerms result;
+  for (const Grant& grant : terms.gpus) result.gpu_mask |= 1ull << grant.gpu;
+  result.compute_percent = terms.compute_percent;
+  result.compute_limit_percent = terms.compute_limit_percent;
+  result.latency = terms.priority;
+  return result;
+}
+
+Admission Slices::admission(const Slice* except) const {
+  Admission admission(nvml_.gpus(), reconciler_.context_bytes());
+  for (const auto& [id, slice] : slices_) {
+    if (slice.get() != except) admission.promise(slice->terms);
+  }
+  return admission;
+}
+
+Slices::Slice* Slices::find(const std::string& id) {
+  const auto found = slices_.find(id);
+  return found == slices_.end() ? nullptr : found->second.get();
+}
+
+Slices::Slice* Slices::find(limiter::SliceKey key) {
+  for (const auto& [id, slice] : slices_) {
+    if (slice->key == key) return slice.get();
+  }
+  return nullptr;
+}
+
+}  // namespace broker
