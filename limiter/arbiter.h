@@ -1,21 +1,39 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Who may launch on a GPU, and until when: fair queueing of slices on virtual time, with shares, caps and turns.
+// Who may launch on a GPU, and until when: fair queueing of slices on virtual time, with shares, caps and
+// turns.
 //
-// A pure function of what it is told: no clock, no thread, no memory map; the broker drives it, tests drive it with a
-// fake clock. Not thread-safe: one caller at a time.
+// A pure function of what it is told: no clock, no thread, no memory map; the broker drives it, tests drive
+// it with a fake clock. Not thread-safe: one caller at a time.
 //
-// Without MPS the GPU never runs two processes' kernels at once, so a turn loses nothing: its holder launches freely
-// within a bounded amount of outstanding work until its deadline, and what is charged is the time from its start
-// until the GPU is drained of the slice's work. Virtual time = charged / share; the slice that is furthest behind is
-// next. A kernel that runs past the deadline is charged too, and so paid back in later turns. A slice that was idle
-// is lifted to one quantum behind the others: it can't save up.
+// Without MPS the GPU never runs two processes' kernels at once, so a turn loses nothing. In a contest:
 //
-// A slice may use several GPUs; it then takes its turn on all of them together (ranks that wait for each other run in
-// the same turn). Slices without a GPU in common hold turns at the same time. A slice that waits for several GPUs
-// reserves those that are free: others can't starve it.
+//  * Its holder launches freely within a bounded amount of outstanding work until its deadline; charged is
+//  the time
+//    from its start until the GPU is drained of the slice's work. A kernel that runs past the deadline is
+//    charged too, and so paid back in later turns.
+//  * Virtual time = charged / share; of the slices that wait, the one furthest behind is next. A slice that
+//  was idle
+//    is lifted to one quantum behind those that were not: it can't save up.
+//  * A holder with nothing to run gives way after idle_grace_ns. One that does not drain in time (rule R1)
+//  keeps
+//    nobody waiting: the next turn starts, the driver time-slices, and each is charged half of the time
+//    shared.
+//  * The next holder is woken lead_ns before the present one is expected to drain, so that its first launches
+//  queue
+//    behind the last kernel.
+//
+// Without a contest a slice has a turn until further notice and is charged the GPU time of its finished work;
+// alone on its GPUs and without a cap, its gate is open and nothing is counted.
+//
+// A cap is a bucket that fills at the cap's rate, starts empty and holds one quantum.
+//
+// A slice may use several GPUs; it then takes its turn on all of them together (ranks that wait for each
+// other run in the same turn). Slices without a GPU in common hold turns at the same time. A slice that waits
+// for several GPUs reserves those that are free: others can't starve it.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <vector>
@@ -25,7 +43,7 @@ namespace limiter {
 using SliceKey = uint64_t;
 
 struct ArbiterTerms {
-  uint64_t gpu_mask = 0;  // bit i: GPU i of the node
+  uint64_t gpu_mask = 0;               // bit i: GPU i of the node
   uint32_t compute_percent = 0;        // guaranteed, 1 .. 100
   uint32_t compute_limit_percent = 0;  // cap, 1 .. 100
   bool latency = false;                // goes first while it has credit
@@ -33,13 +51,13 @@ struct ArbiterTerms {
 
 // What the slice's processes say, summed by the caller and already clamped.
 struct Observation {
-  uint32_t contexts = 0;        // on the slice's GPUs
-  bool waiting = false;         // a launch waits at the gate
-  bool outstanding = false;     // work that was launched may be unfinished
-  bool closing = false;         // it launches no more in this turn; drains at about drain_expected_ns
+  uint32_t contexts = 0;     // on the slice's GPUs
+  bool waiting = false;      // a launch waits at the gate
+  bool outstanding = false;  // work that was launched may be unfinished
+  bool closing = false;      // it launches no more in this turn; drains at about drain_expected_ns
   uint64_t drain_expected_ns = 0;
-  uint64_t drained_ns = 0;      // when outstanding last became false
-  uint64_t occupied_ns = 0;     // GPU time of finished work, ever growing
+  uint64_t drained_ns = 0;   // when outstanding last became false
+  uint64_t occupied_ns = 0;  // GPU time of finished work, ever growing
 };
 
 enum class Mode : uint8_t { kParked, kOpen, kTurn };
@@ -55,26 +73,27 @@ struct Account {
   uint64_t held_ns = 0;    // charged
   uint64_t waited_ns = 0;  // with a launch waiting and no turn
   uint64_t turns = 0;
-  uint64_t overruns = 0;   // drained more than a quarter of a quantum after the deadline
-  uint64_t overlaps = 0;   // turns that went on because the slice did not drain in time (rule R1)
+  uint64_t overruns = 0;  // drained more than a quarter of a quantum after the deadline
+  uint64_t overlaps = 0;  // turns that went on because the slice did not drain in time (rule R1)
 };
 
 class Arbiter {
  public:
   struct Settings {
     uint64_t quantum_ns = 5'000'000;
-    uint64_t idle_grace_ns = 200'000;    // a holder with nothing to run keeps its turn this long
-    uint64_t lead_ns = 150'000;          // the next one is woken this long before the holder is expected to drain
-    uint64_t overlap_max_ns = 250'000'000;
-    uint64_t active_window_ns = 1'000'000'000;
+    uint64_t idle_grace_ns = 200'000;
+    uint64_t lead_ns = 150'000;
+    uint64_t overlap_max_ns =
+        250'000'000;  // longest time that a holder may keep others waiting after its deadline
   };
 
-  Arbiter() = default;
-  explicit Arbiter(const Settings& settings) : settings_(settings) {}
+  Arbiter();
+  explicit Arbiter(const Settings& settings);
+  ~Arbiter();
 
-  void add(SliceKey slice, const ArbiterTerms& terms, uint64_t now_ns);
-  void update(SliceKey slice, const ArbiterTerms& terms, uint64_t now_ns);
-  void remove(SliceKey slice, uint64_t now_ns);
+  // Replaces the terms if the slice is known; what it was charged stays.
+  void set(SliceKey slice, const ArbiterTerms& terms, uint64_t now_ns);
+  void remove(SliceKey slice);
 
   // The latest about a slice; unknown slices are ignored.
   void observe(SliceKey slice, const Observation& observation, uint64_t now_ns);
@@ -85,13 +104,46 @@ class Arbiter {
   // When step() has to be called again though nobody rings; UINT64_MAX: not at all.
   uint64_t next_wake_ns() const { return next_wake_ns_; }
 
-  Account account(SliceKey slice) const;
+  // A launch waits or a turn with a deadline runs: tenants rely on the broker now (it has to show that it
+  // lives).
+  bool contested() const { return contested_; }
+
+  Account account(SliceKey slice) const;  // all 0 for an unknown slice
 
  private:
   struct Slice;
+
+  // A holder that launches no more, and when its work is expected to be done.
+  struct Draining {
+    Slice* slice;
+    uint64_t expected_ns;
+  };
+
+  bool others_want(const Slice& slice) const;
+  bool alone(const Slice& slice) const;
+  bool capped_out(const Slice& slice) const;
+  static uint64_t held_until(const Slice& slice, uint64_t end_ns);
+  static double virtual_at(const Slice& slice, uint64_t now_ns);
+  void lift(Slice& slice);
+  void reach(const Slice& slice);
+  void fill_bucket(Slice& slice, uint64_t now_ns);
+  void charge(Slice& slice, uint64_t held_ns, uint64_t turn_ns);
+  void charge_occupied(Slice& slice);
+  uint64_t share_overlap(const Slice& slice, uint64_t end_ns);
+  void learn_lateness(Slice& slice, uint64_t drained_ns);
+  void end_turn(Slice& slice, uint64_t end_ns);
+  void advance_holder(Slice& slice, uint64_t now_ns);
+  void grant(Slice& slice, uint64_t start_ns, bool contest);
+  void grant_turns(uint64_t now_ns);
+  bool renew_instead(const Slice& next, const std::vector<Draining>& draining, uint64_t start_ns,
+                     uint64_t now_ns);
+  void wake_at(uint64_t time_ns);
+
   Settings settings_;
   std::map<SliceKey, Slice> slices_;
+  std::array<double, 64> reached_ns_ = {};  // per GPU: the virtual time of what it serves
   uint64_t next_wake_ns_ = UINT64_MAX;
+  bool contested_ = false;
 };
 
 }  // namespace limiter

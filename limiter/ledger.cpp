@@ -24,7 +24,8 @@ uint64_t now_ns() {
   return static_cast<uint64_t>(now.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(now.tv_nsec);
 }
 
-// Adds delta to a tagged word, saturating at 0 and at the largest count. false: the word is another generation's.
+// Adds delta to a tagged word, saturating at 0 and at the largest count. false: the word is another
+// generation's.
 bool add(Shared<uint64_t>& word, uint32_t generation, int64_t delta_bytes) {
   uint64_t old = word.load();
   for (;;) {
@@ -70,8 +71,8 @@ uint64_t quota_of(const shm::Limits& limits, int gpu) {
   return limits.gpus[gpu].quota_bytes.load();
 }
 
-// The floor before the overhead: the broker publishes the overhead first and clears the floor then, so a reader in
-// this order sees at least one of them.
+// The floor before the overhead: the broker publishes the overhead first and clears the floor then, so a
+// reader in this order sees at least one of them.
 uint64_t driver_charge(const shm::Limits& limits, const shm::State& state, int gpu, uint32_t slot) {
   const uint64_t floor = bytes_of(state.ledger[gpu][slot].context_floor.load());
   const uint64_t overhead = limits.overhead_bytes[gpu][slot].load() & shm::kLedgerBytesMask;
@@ -79,8 +80,8 @@ uint64_t driver_charge(const shm::Limits& limits, const shm::State& state, int g
 }
 
 struct Sums {
-  uint64_t everything;   // wanted, held, the driver's, orphaned
-  uint64_t confirmed;    // the same without what is only wanted
+  uint64_t everything;  // wanted, held, the driver's, orphaned
+  uint64_t confirmed;   // the same without what is only wanted
   bool lower_slot_wants;
 };
 
@@ -102,7 +103,8 @@ Sums scan(const shm::Limits& limits, const shm::State& state, int gpu, uint32_t 
   return sums;
 }
 
-// Waits for peers' requests to be decided: short at first (they take nanoseconds), then longer (one was killed).
+// Waits for peers' requests to be decided: short at first (they take nanoseconds), then longer (one was
+// killed).
 void pause(uint64_t waited_ns) {
   if (waited_ns < 1'000'000) {
     sched_yield();
@@ -116,7 +118,8 @@ void pause(uint64_t waited_ns) {
 
 // The protocol of the header; `take` is what turns a request into a holding.
 template <typename Take>
-Reservation reserve_by(const shm::Limits& limits, shm::State& state, int gpu, SlotRef self, uint64_t bytes, Take take) {
+Reservation reserve_by(const shm::Limits& limits, shm::State& state, int gpu, SlotRef self, uint64_t bytes,
+                       Take take) {
   shm::SlotLedger& mine = state.ledger[gpu][self.slot];
   if (bytes > shm::kLedgerBytesMask) return Reservation::kRefused;
   const int64_t delta = static_cast<int64_t>(bytes);
@@ -141,7 +144,8 @@ Reservation reserve_by(const shm::Limits& limits, shm::State& state, int gpu, Sl
     }
     add(mine.want, self.generation, -delta);
     // Only what is held decides a refusal, read anew now that our own request is withdrawn.
-    if (scan(limits, state, gpu, self.slot).confirmed + bytes > quota_of(limits, gpu)) return Reservation::kRefused;
+    if (scan(limits, state, gpu, self.slot).confirmed + bytes > quota_of(limits, gpu))
+      return Reservation::kRefused;
     state.counters[shm::kReservationRetries].fetch_add(1, std::memory_order_relaxed);
     const uint64_t now = now_ns();
     if (started_ns == 0) started_ns = now;
@@ -170,9 +174,8 @@ Reservation reserve_context(const shm::Limits& limits, shm::State& state, int gp
   if (driver_charge(limits, state, gpu, self.slot) != 0) return Reservation::kGranted;
   const uint64_t bytes = limits.gpus[gpu].context_bytes.load() & shm::kLedgerBytesMask;
   state.ledger[gpu][self.slot].operations.fetch_add(1);
-  return reserve_by(limits, state, gpu, self, bytes, [&](shm::SlotLedger& mine) {
-    return set(mine.context_floor, self.generation, bytes);
-  });
+  return reserve_by(limits, state, gpu, self, bytes,
+                    [&](shm::SlotLedger& mine) { return set(mine.context_floor, self.generation, bytes); });
 }
 
 void give_context(shm::State& state, int gpu, SlotRef self) {
@@ -258,8 +261,8 @@ void reap_slot(shm::State& state, uint32_t index, uint32_t generation) {
   uint32_t owner = shm::slot_owner(shm::kSlotLive, generation);
   const uint32_t reaping = shm::slot_owner(shm::kSlotReaping, generation);
   if (!slot.owner.compare_exchange_strong(owner, reaping) && owner != reaping) return;
-  // Each word moves to the next generation by itself, so a second reaper, or one that comes after the slot was taken
-  // again, changes nothing.
+  // Each word moves to the next generation by itself, so a second reaper, or one that comes after the slot
+  // was taken again, changes nothing.
   for (int gpu = 0; gpu < shm::kMaxGpus; gpu++) {
     shm::SlotLedger& line = state.ledger[gpu][index];
     line.operations.fetch_add(1);

@@ -2,21 +2,23 @@
 //
 // The VRAM ledger: what the processes of a slice hold on one GPU, and whether one may take more.
 //
-// No total is stored; the sum is read. A process announces what it wants in its own line (`want`), reads all lines,
-// and takes it (`held`) only if everything that anybody wants or holds fits the quota. So the sum of what is granted
-// never passes the quota, not for a moment, with any number of processes and threads, and a process killed at any
-// instruction leaves nothing but its own line, which is cleared when the process is known to be dead.
-// tests/limiter/ledger_model_test.cpp explores all interleavings of this protocol with kills and two reapers.
+// No total is stored; the sum is read. A process announces what it wants in its own line (`want`), reads all
+// lines, and takes it (`held`) only if everything that anybody wants or holds fits the quota. So the sum of
+// what is granted never passes the quota, not for a moment, with any number of processes and threads, and a
+// process killed at any instruction leaves nothing but its own line, which is cleared when the process is
+// known to be dead. tests/limiter/ledger_model_test.cpp explores all interleavings of this protocol with
+// kills and two reapers.
 //
 // The order that this rests on, all sequentially consistent:
 //   reserve:  want += n;  for every line: load want, then held;  fits: held += n, want -= n;  else want -= n
-// (a peer moves bytes from want to held in that order, so a reader that loads want first sees them at least once.)
+// (a peer moves bytes from want to held in that order, so a reader that loads want first sees them at least
+// once.)
 //
-// Charged for a process on a GPU: held + max(overhead, context floor). `overhead` is the broker's measurement of
-// what the driver took unasked; the floor stands for a first context until that is measured.
+// Charged for a process on a GPU: held + max(overhead, context floor). `overhead` is the broker's measurement
+// of what the driver took unasked; the floor stands for a first context until that is measured.
 //
-// Cost: a reservation is two atomic adds and one pass over the lines up to slots_high: no lock, no system call.
-// Budget: 150 ns for reserve + release up to 100 processes.
+// Cost: a reservation is two atomic adds and one pass over the lines up to slots_high: no lock, no system
+// call. Budget: 150 ns for reserve + release up to 100 processes.
 #pragma once
 
 #include "shm/layout.h"
@@ -44,24 +46,26 @@ struct Usage {
   uint64_t free_bytes() const { return used_bytes() >= quota_bytes ? 0 : quota_bytes - used_bytes(); }
 };
 
-// Adds n bytes to what the slot holds, if the slice's quota on `gpu` allows it. When it would fit but for requests of
-// peers that are neither granted nor given up yet, it waits for these, the lowest slot first, no lock held; at most
-// kReserveDeadlineNs (a peer killed in mid-request is reaped within that).
+// Adds n bytes to what the slot holds, if the slice's quota on `gpu` allows it. When it would fit but for
+// requests of peers that are neither granted nor given up yet, it waits for these, the lowest slot first, no
+// lock held; at most kReserveDeadlineNs (a peer killed in mid-request is reaped within that).
 constexpr uint64_t kReserveDeadlineNs = 2'000'000'000;
 Reservation reserve(const shm::Limits& limits, shm::State& state, int gpu, SlotRef self, uint64_t bytes);
 
 // Gives back n bytes; call after the driver has freed them. Saturates at 0. A stale slot is left alone.
 void release(shm::State& state, int gpu, SlotRef self, uint64_t bytes);
 
-// Charges a first context before the driver makes it: sets the slot's floor to limits' context_bytes for the GPU.
-// kGranted also if the slot has a floor or a measured overhead already. give_context() takes the floor back.
+// Charges a first context before the driver makes it: sets the slot's floor to limits' context_bytes for the
+// GPU. kGranted also if the slot has a floor or a measured overhead already. give_context() takes the floor
+// back.
 Reservation reserve_context(const shm::Limits& limits, shm::State& state, int gpu, SlotRef self);
 void give_context(shm::State& state, int gpu, SlotRef self);
 
 // Marks `delta_bytes` (negative: no longer) of what the slot holds as managed memory. Saturates at 0.
 void add_managed(shm::State& state, int gpu, SlotRef self, int64_t delta_bytes);
 
-// The broker has measured the slot's overhead (and published it in limits first): the floor is no longer charged.
+// The broker has measured the slot's overhead (and published it in limits first): the floor is no longer
+// charged.
 void clear_context_floor(shm::State& state, int gpu, SlotRef slot);
 
 struct SlotUse {
@@ -88,8 +92,8 @@ struct ProcessIdentity {
 // Takes a free slot for this process. false: all kMaxSlots are taken (by live or not yet reaped processes).
 bool take_slot(shm::State& state, const ProcessIdentity& self, SlotRef* slot);
 
-// Clears the slot of a dead process and frees it. Idempotent; safe with several reapers at once, and with a reaper
-// that dies half-way. Precondition: the process of exactly this generation is dead.
+// Clears the slot of a dead process and frees it. Idempotent; safe with several reapers at once, and with a
+// reaper that dies half-way. Precondition: the process of exactly this generation is dead.
 void reap_slot(shm::State& state, uint32_t slot, uint32_t generation);
 
 }  // namespace limiter

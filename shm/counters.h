@@ -9,7 +9,7 @@ namespace shm {
 
 struct CounterLabel {
   Counter counter;
-  const char* name;     // as in `cuslicectl ls --json`
+  const char* name;  // as in `cuslicectl ls --json`
   const char* meaning;
 };
 
@@ -17,7 +17,8 @@ inline constexpr CounterLabel kCounterLabels[] = {
     {kRefusals, "refusals", "requests for memory refused at the quota"},
     {kUnclassifiedLookups, "unclassified_lookups", "driver functions looked up that the table does not know"},
     {kPacedLaunches, "paced_launches", "launches that paced themselves because the broker was silent"},
-    {kReadmittedLaunches, "readmitted_launches", "launches let through while draining because nothing completed"},
+    {kReadmittedLaunches, "readmitted_launches",
+     "launches let through while draining because nothing completed"},
     {kReservationRetries, "reservation_retries", "reservations tried again because a peer's was under way"},
     {kDriverRefusals, "driver_refusals", "requests within the quota for which the GPU had no memory"},
     {kSlotsFull, "slots_full", "processes turned away because the slice had no slot left"},

@@ -12,12 +12,16 @@
 //            | Slot[2048] 64 each | Work[2048] 64 each | SlotLedger[16][2048] 64 each |
 //
 // Rules for everybody who touches this:
-//  * Widths are fixed; no pointers, no size_t, no bool. Every offset is asserted below. README.md has the table.
-//  * `version` is stored last, with release; 0 means that the file is not ready. Readers load it with acquire.
-//  * The other end is hostile: copy a word once, check the copy, use the copy. Tenants can write anything into
+//  * Widths are fixed; no pointers, no size_t, no bool. Every offset is asserted below. README.md has the
+//  table.
+//  * `version` is stored last, with release; 0 means that the file is not ready. Readers load it with
+//  acquire.
+//  * The other end is hostile: copy a word once, check the copy, use the copy. Tenants can write anything
+//  into
 //    `state`; nothing in it may index memory or bound a loop before it was clamped.
 //  * Times are CLOCK_MONOTONIC nanoseconds, sizes are bytes, shares are percent of one GPU.
-//  * Times in `limits` and `state` are from CLOCK_MONOTONIC of one kernel: a copy of the files to another machine
+//  * Times in `limits` and `state` are from CLOCK_MONOTONIC of one kernel: a copy of the files to another
+//  machine
 //    can be read, its times cannot.
 #pragma once
 
@@ -46,11 +50,11 @@ static_assert(Shared<uint64_t>::is_always_lock_free && Shared<uint32_t>::is_alwa
 struct LimitsHeader {
   uint64_t magic;
   Shared<uint32_t> version;
-  uint32_t gpu_count;           // entries of GpuLimits in use, 1 .. kMaxGpus
-  uint64_t length_bytes;        // of the whole file
-  uint64_t created_ns;          // CLOCK_REALTIME
+  uint32_t gpu_count;     // entries of GpuLimits in use, 1 .. kMaxGpus
+  uint64_t length_bytes;  // of the whole file
+  uint64_t created_ns;    // CLOCK_REALTIME
   char slice_id[kSliceIdBytes];
-  Shared<uint32_t> flags;       // SliceFlag
+  Shared<uint32_t> flags;  // SliceFlag
   uint32_t reserved[7];
 };
 
@@ -59,20 +63,22 @@ enum SliceFlag : uint32_t {
   kDraining = 1u << 1,     // released while processes live: no new attach
 };
 
-// The word that every launch reads, alone on its line; it changes when a gate opens or closes, never per launch.
+// The word that every launch reads, alone on its line; it changes when a gate opens or closes, never per
+// launch.
 //
-//   gate = kGateOpen | epoch     launches go straight to the driver; a stream's first launch of an epoch is noted
-//   gate = kGateShut | epoch     launches take the slow path, which reads `mode`
+//   gate = kGateOpen | epoch     launches go straight to the driver; a stream's first launch of an epoch is
+//   noted gate = kGateShut | epoch     launches take the slow path, which reads `mode`
 //
 // `grant` is the futex word that waiting launches sleep on; it is incremented at every change of this line.
 struct Gate {
   Shared<uint64_t> gate;
   Shared<uint32_t> grant;
-  Shared<uint32_t> mode;           // GateMode
-  Shared<uint64_t> deadline_ns;    // kTurn: end of the turn; kNoDeadline: until further notice
-  Shared<uint32_t> turn;           // number of the turn; a new one for each grant
-  Shared<uint32_t> others_wait;    // 1: another slice wants this GPU, or this one is capped: tell at once when drained
-  Shared<uint64_t> run_ahead_ns;   // work that may be outstanding in a turn
+  Shared<uint32_t> mode;         // GateMode
+  Shared<uint64_t> deadline_ns;  // kTurn: end of the turn; kNoDeadline: until further notice
+  Shared<uint32_t> turn;         // number of the turn; a new one for each grant
+  Shared<uint32_t>
+      others_wait;  // 1: another slice wants this GPU, or this one is capped: tell at once when drained
+  Shared<uint64_t> run_ahead_ns;  // work that may be outstanding in a turn
   uint64_t reserved[3];
 };
 
@@ -98,27 +104,28 @@ struct Share {
   Shared<uint32_t> compute_limit_percent;  // cap, 1 .. 100
   Shared<uint32_t> priority;               // 0 batch, 1 latency class
   uint32_t reserved0;
-  Shared<uint64_t> held_ns;                // GPU time charged to the slice so far
-  Shared<uint64_t> waited_ns;              // time with a launch waiting at the gate so far
+  Shared<uint64_t> held_ns;    // GPU time charged to the slice so far
+  Shared<uint64_t> waited_ns;  // time with a launch waiting at the gate so far
   Shared<uint64_t> turns;
-  Shared<uint64_t> overruns;               // turns that ended more than a quarter of a quantum late
+  Shared<uint64_t> overruns;  // turns that ended more than a quarter of a quantum late
   uint64_t reserved[2];
 };
 
 struct GpuLimits {
-  uint8_t uuid[16];                  // as the driver reports it
+  uint8_t uuid[16];  // as the driver reports it
   Shared<uint64_t> quota_bytes;
-  Shared<uint64_t> orphaned_bytes;   // of dead processes, until the driver no longer lists them
-  Shared<uint64_t> context_bytes;    // what a first context takes here, as learned; see SlotLedger::context_floor
-  Shared<uint64_t> device_bytes;     // cuDeviceTotalMem
+  Shared<uint64_t> orphaned_bytes;  // of dead processes, until the driver no longer lists them
+  Shared<uint64_t>
+      context_bytes;  // what a first context takes here, as learned; see SlotLedger::context_floor
+  Shared<uint64_t> device_bytes;  // cuDeviceTotalMem
   uint64_t reserved[2];
 };
 
 // Who is in a slot, as the broker knows it (from SO_PEERCRED, never from `state`).
 struct SlotRecord {
-  Shared<uint32_t> host_pid;         // 0: nobody that the broker knows
-  Shared<uint32_t> generation;       // of the slot when it attached
-  Shared<uint64_t> start_time;       // /proc/<pid>/stat field 22, in clock ticks
+  Shared<uint32_t> host_pid;    // 0: nobody that the broker knows
+  Shared<uint32_t> generation;  // of the slot when it attached
+  Shared<uint64_t> start_time;  // /proc/<pid>/stat field 22, in clock ticks
   uint64_t reserved[2];
 };
 
@@ -129,7 +136,8 @@ struct Limits {
   Share share;
   GpuLimits gpus[kMaxGpus];
   SlotRecord slots[kMaxSlots];
-  // What the driver took unasked in that process on that GPU (contexts, modules, ...): NVML's figure less ours.
+  // What the driver took unasked in that process on that GPU (contexts, modules, ...): NVML's figure less
+  // ours.
   Shared<uint64_t> overhead_bytes[kMaxGpus][kMaxSlots];
 };
 
@@ -150,7 +158,8 @@ struct Doorbell {
   uint32_t reserved[15];
 };
 
-// Pacing without a broker: the time before which no further kernel may start (a leaky bucket, shared by the slice).
+// Pacing without a broker: the time before which no further kernel may start (a leaky bucket, shared by the
+// slice).
 struct Pace {
   Shared<uint64_t> next_ns;
   uint64_t reserved[7];
@@ -161,11 +170,11 @@ struct Refusal {
   Shared<uint64_t> sequence;  // 0: never used; the entry is number sequence % kMaxRefusals
   uint64_t time_ns;           // CLOCK_REALTIME
   uint64_t request_bytes;
-  uint64_t used_bytes;        // by the slice, overhead included
+  uint64_t used_bytes;  // by the slice, overhead included
   uint64_t quota_bytes;
-  uint32_t gpu;               // index into GpuLimits
-  uint32_t pid;               // as the process sees itself
-  char function[48];          // the driver's name
+  uint32_t gpu;       // index into GpuLimits
+  uint32_t pid;       // as the process sees itself
+  char function[48];  // the driver's name
   uint8_t reserved[32];
 };
 
@@ -174,10 +183,10 @@ struct Refusal {
 //        attach (CAS)                reap (CAS)                    reap (CAS), after its ledger lines are 0
 //   FREE(g) --------> LIVE(g) --------------------> REAPING(g) ---------------------------> FREE(g+1)
 //
-// owner = state in the low 8 bits | generation << 16. `process` is stored last and carries the generation too, so
-// that it is never taken for the previous owner's. LIVE without it is a process between two instructions of attach,
-// or one that was killed there; after 10 s it may be reaped (were it alive, it would find its generation gone and
-// attach again).
+// owner = state in the low 8 bits | generation << 16. `process` is stored last and carries the generation
+// too, so that it is never taken for the previous owner's. LIVE without it is a process between two
+// instructions of attach, or one that was killed there; after 10 s it may be reaped (were it alive, it would
+// find its generation gone and attach again).
 struct Slot {
   Shared<uint32_t> owner;
   uint32_t reserved0;
@@ -190,7 +199,9 @@ struct Slot {
 
 enum SlotState : uint32_t { kSlotFree = 0, kSlotLive = 1, kSlotReaping = 2 };
 
-constexpr uint32_t slot_owner(SlotState state, uint32_t generation) { return state | (generation & 0xffff) << 16; }
+constexpr uint32_t slot_owner(SlotState state, uint32_t generation) {
+  return state | (generation & 0xffff) << 16;
+}
 constexpr SlotState slot_state(uint32_t owner) { return static_cast<SlotState>(owner & 0xff); }
 constexpr uint32_t slot_generation(uint32_t owner) { return owner >> 16; }
 
@@ -202,27 +213,28 @@ inline uint32_t slot_pid(const Slot& slot, uint32_t owner) {
 
 // What a process has on the GPU and wants from it, for the arbiter.
 struct Work {
-  Shared<uint32_t> waiting;          // threads that wait at the gate
-  Shared<uint32_t> outstanding;      // 1 while work of this process may be unfinished (only kept when not open)
-  Shared<uint32_t> contexts;         // contexts that it has on the slice's GPUs
-  Shared<uint32_t> closing_turn;     // number of the turn that it will launch no more in
-  Shared<uint64_t> drained_ns;       // when outstanding last went to 0
-  Shared<uint64_t> drain_expected_ns;// closing: when it expects that
-  Shared<uint64_t> occupied_ns;      // GPU time of its finished work so far, from events
-  Shared<uint64_t> launches;         // launches that took the slow path so far
-  Shared<uint64_t> first_launch_ns;  // first launch in the turn `launch_turn`
+  Shared<uint32_t> waiting;       // threads that wait at the gate
+  Shared<uint32_t> outstanding;   // 1 while work of this process may be unfinished (only kept when not open)
+  Shared<uint32_t> contexts;      // contexts that it has on the slice's GPUs
+  Shared<uint32_t> closing_turn;  // number of the turn that it will launch no more in
+  Shared<uint64_t> drained_ns;    // when outstanding last went to 0
+  Shared<uint64_t> drain_expected_ns;  // closing: when it expects that
+  Shared<uint64_t> occupied_ns;        // GPU time of its finished work so far, from events
+  Shared<uint64_t> launches;           // launches that took the slow path so far
+  Shared<uint64_t> first_launch_ns;    // first launch in the turn `launch_turn`
   Shared<uint32_t> launch_turn;
   uint32_t reserved;
 };
 
-// A process' line on one GPU. The first four are generation << 48 | bytes: an old incarnation, or a reaper that comes
-// late, cannot change a new one's. Only limiter/ledger.h writes them; the protocol is described there.
+// A process' line on one GPU. The first four are generation << 48 | bytes: an old incarnation, or a reaper
+// that comes late, cannot change a new one's. Only limiter/ledger.h writes them; the protocol is described
+// there.
 struct SlotLedger {
   Shared<uint64_t> want;           // asked for, not granted yet
   Shared<uint64_t> held;           // granted
   Shared<uint64_t> managed;        // the part of held that the driver does not list under the process
   Shared<uint64_t> context_floor;  // charged for a first context until the broker has measured it
-  Shared<uint64_t> operations;     // reservations and releases so far: a sample is quiescent if it did not move
+  Shared<uint64_t> operations;  // reservations and releases so far: a sample is quiescent if it did not move
   Shared<uint64_t> releases;
   uint64_t reserved[2];
 };
@@ -236,7 +248,7 @@ enum Counter : uint32_t {
   kPacedLaunches,       // launches that paced themselves because the broker was silent
   kReadmittedLaunches,  // launches let through while draining because nothing completed (rule R2)
   kReservationRetries,
-  kDriverRefusals,      // the driver had no memory although the slice had
+  kDriverRefusals,  // the driver had no memory although the slice had
   kSlotsFull,
   kCounterCount,
 };
@@ -269,17 +281,22 @@ static_assert(offsetof(State, ledger) == 266752 && sizeof(State) == 2363904);
 
 // One message each way on the `attach` socket; the socket may be closed afterwards.
 struct AttachRequest {
-  uint32_t version;     // kVersion of the library
+  uint32_t version;  // kVersion of the library
   uint32_t slot;
   uint32_t generation;
   uint32_t reserved;
 };
 struct AttachReply {
-  uint32_t status;      // AttachStatus
-  uint32_t host_pid;    // as the broker sees the process
+  uint32_t status;    // AttachStatus
+  uint32_t host_pid;  // as the broker sees the process
   uint32_t reserved[2];
 };
-enum AttachStatus : uint32_t { kAttached = 0, kAttachRefused = 1, kAttachWrongVersion = 2, kAttachDraining = 3 };
+enum AttachStatus : uint32_t {
+  kAttached = 0,
+  kAttachRefused = 1,
+  kAttachWrongVersion = 2,
+  kAttachDraining = 3
+};
 static_assert(sizeof(AttachRequest) == 16 && sizeof(AttachReply) == 16);
 
 }  // namespace shm

@@ -2,9 +2,9 @@
 //
 // Maps and makes the files of a slice directory. The only place that maps shared memory.
 //
-// Plain system calls and no C++ library: the preloaded libraries use the attach half, and they may need nothing but
-// libc. No function throws, allocates or prints. Thread-safe. A mapping lasts until detach(); the guest never
-// detaches (the application may call into CUDA until its last instruction).
+// Plain system calls and no C++ library: the preloaded libraries use the attach half, and they may need
+// nothing but libc. No function throws, allocates or prints. Thread-safe. A mapping lasts until detach(); the
+// guest never detaches (the application may call into CUDA until its last instruction).
 #pragma once
 
 #include "shm/layout.h"
@@ -13,13 +13,13 @@ namespace shm {
 
 enum class AttachResult : uint8_t {
   kReady,
-  kNotThere,       // no such file: no slice
-  kNotReady,       // version is still 0: the broker is making it (or died doing so)
+  kNotThere,  // no such file: no slice
+  kNotReady,  // version is still 0: the broker is making it (or died doing so)
   kWrongVersion,
-  kNotASlice,      // wrong magic, or header contradicts itself
-  kTooShort,       // truncated
-  kDenied,         // EACCES or EPERM
-  kFailed,         // anything else; errno says what
+  kNotASlice,  // wrong magic, or header contradicts itself
+  kTooShort,   // truncated
+  kDenied,     // EACCES or EPERM
+  kFailed,     // anything else; errno says what
 };
 
 // In words, for "slice /run/...: <text>".
@@ -49,8 +49,8 @@ struct SliceTerms {
   uint32_t compute_percent, compute_limit_percent, priority;
 };
 
-// Makes both files in an existing directory (limits 0644, state 0666) and returns their mappings, gate parked.
-// false: errno says why; nothing is left behind. `version` is stored last.
+// Makes both files in an existing directory (limits 0644, state 0666) and returns their mappings, gate
+// parked. false: errno says why; nothing is left behind. `version` is stored last.
 bool create(const char* directory, const SliceTerms& terms, Limits** limits, State** state);
 // The broker that takes over: as attach_limits, but writable.
 AttachResult attach_limits_writable(const char* directory, Limits** limits);

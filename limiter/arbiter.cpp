@@ -1,0 +1,389 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "limiter/arbiter.h"
+
+#include <algorithm>
+#include <bit>
+
+namespace limiter {
+
+namespace {
+
+constexpr uint64_t kNever = UINT64_MAX;
+
+template <typename Action>
+void for_each_gpu(uint64_t mask, Action action) {
+  for (; mask != 0; mask &= mask - 1) action(std::countr_zero(mask));
+}
+
+}  // namespace
+
+struct Arbiter::Slice {
+  enum class Turn : uint8_t {
+    kNone,
+    kStanding,  // until further notice: nobody else wants the GPU
+    kRunning,   // with a deadline
+    kOverdue,   // did not drain in time; others go on, it is still charged
+  };
+
+  ArbiterTerms terms;
+  Observation seen;
+  Account account;
+  double virtual_ns = 0;  // charged / share
+  Turn turn = Turn::kNone;
+  uint64_t start_ns = 0;  // of the turn; charged from here
+  uint64_t deadline_ns = kNever;
+  uint64_t overdue_ns = 0;  // since when kOverdue
+  uint64_t late_ns =
+      0;  // by how much it drains later than it says, on average (context switches, bad estimates)
+  uint64_t waiting_since_ns = 0;
+  double budget_ns = 0;  // of the cap
+  uint64_t budget_at_ns = 0;
+  uint64_t occupied_charged_ns = 0;  // of seen.occupied_ns, what has been charged
+  Command told{0, Mode::kParked, kNever, false};
+  bool was_told = false;
+
+  bool capped() const { return terms.compute_limit_percent < 100; }
+  double share() const { return std::max<uint32_t>(terms.compute_percent, 1) / 100.0; }
+  bool holds() const { return turn == Turn::kStanding || turn == Turn::kRunning; }
+  bool active() const {
+    return turn == Turn::kRunning || turn == Turn::kOverdue || seen.waiting || seen.outstanding;
+  }
+  bool overlaps(const Slice& other) const { return (terms.gpu_mask & other.terms.gpu_mask) != 0; }
+  // Since when the holder has had nothing on the GPU.
+  uint64_t idle_since_ns() const { return std::max(seen.drained_ns, start_ns); }
+};
+
+Arbiter::Arbiter() = default;
+Arbiter::Arbiter(const Settings& settings) : settings_(settings) {}
+Arbiter::~Arbiter() = default;
+
+void Arbiter::set(SliceKey key, const ArbiterTerms& terms, uint64_t now_ns) {
+  auto [at, added] = slices_.try_emplace(key);
+  Slice& slice = at->second;
+  slice.terms = terms;
+  slice.terms.compute_percent = std::clamp<uint32_t>(terms.compute_percent, 1, 100);
+  slice.terms.compute_limit_percent = std::clamp<uint32_t>(terms.compute_limit_percent, 1, 100);
+  if (added) slice.budget_at_ns = now_ns;
+}
+
+void Arbiter::remove(SliceKey key) { slices_.erase(key); }
+
+Account Arbiter::account(SliceKey key) const {
+  const auto at = slices_.find(key);
+  return at == slices_.end() ? Account{} : at->second.account;
+}
+
+void Arbiter::observe(SliceKey key, const Observation& observation, uint64_t now_ns) {
+  const auto at = slices_.find(key);
+  if (at == slices_.end()) return;
+  Slice& slice = at->second;
+  const bool was_active = slice.active();
+  if (slice.seen.waiting && !slice.holds()) {
+    slice.account.waited_ns += now_ns - std::min(now_ns, slice.waiting_since_ns);
+  }
+  slice.waiting_since_ns = now_ns;
+  slice.seen = observation;
+  // Times from outside are not believed beyond the present.
+  slice.seen.drained_ns = std::min(slice.seen.drained_ns, now_ns);
+  // Less than before: a process has died and took its count with it.
+  slice.occupied_charged_ns = std::min(slice.occupied_charged_ns, slice.seen.occupied_ns);
+  if (!was_active && slice.active()) lift(slice);
+}
+
+// A slice that comes back from being idle starts one quantum behind what its GPUs have reached, at best.
+void Arbiter::lift(Slice& slice) {
+  const double window = static_cast<double>(settings_.quantum_ns) / slice.share();
+  for_each_gpu(slice.terms.gpu_mask,
+               [&](int gpu) { slice.virtual_ns = std::max(slice.virtual_ns, reached_ns_[gpu] - window); });
+}
+
+// Start-time fair queueing (Goyal, Vin, Cheng, 1996): a GPU's virtual time is the start tag of what it
+// serves.
+void Arbiter::reach(const Slice& slice) {
+  for_each_gpu(slice.terms.gpu_mask,
+               [&](int gpu) { reached_ns_[gpu] = std::max(reached_ns_[gpu], slice.virtual_ns); });
+}
+
+uint64_t Arbiter::held_until(const Slice& slice, uint64_t end_ns) {
+  if (end_ns <= slice.start_ns) return 0;
+  uint64_t held_ns = end_ns - slice.start_ns;
+  // The time that it shared with the turn after it.
+  if (slice.turn == Slice::Turn::kOverdue && end_ns > slice.overdue_ns)
+    held_ns -= (end_ns - slice.overdue_ns) / 2;
+  return held_ns;
+}
+
+double Arbiter::virtual_at(const Slice& slice, uint64_t now_ns) {
+  const bool charged_by_time = slice.turn == Slice::Turn::kRunning || slice.turn == Slice::Turn::kOverdue;
+  if (!charged_by_time) return slice.virtual_ns;
+  return slice.virtual_ns + static_cast<double>(held_until(slice, now_ns)) / slice.share();
+}
+
+void Arbiter::fill_bucket(Slice& slice, uint64_t now_ns) {
+  if (now_ns <= slice.budget_at_ns) return;
+  const double rate = slice.terms.compute_limit_percent / 100.0;
+  slice.budget_ns += static_cast<double>(now_ns - slice.budget_at_ns) * rate;
+  // A turn under way has not been paid yet; until it is, the bucket may hold more.
+  if (slice.turn == Slice::Turn::kNone) {
+    slice.budget_ns = std::min(slice.budget_ns, static_cast<double>(settings_.quantum_ns));
+  }
+  slice.budget_at_ns = now_ns;
+}
+
+bool Arbiter::capped_out(const Slice& slice) const {
+  return slice.capped() && slice.budget_ns < static_cast<double>(settings_.quantum_ns);
+}
+
+// Another slice waits for a GPU of this one, or has been given it ahead.
+bool Arbiter::others_want(const Slice& slice) const {
+  return std::any_of(slices_.begin(), slices_.end(), [&](const auto& entry) {
+    const Slice& other = entry.second;
+    if (&other == &slice || !other.overlaps(slice)) return false;
+    return other.holds() || (other.seen.waiting && !capped_out(other));
+  });
+}
+
+bool Arbiter::alone(const Slice& slice) const {
+  return std::none_of(slices_.begin(), slices_.end(), [&](const auto& entry) {
+    const Slice& other = entry.second;
+    return &other != &slice && other.seen.contexts > 0 && other.overlaps(slice);
+  });
+}
+
+// `held_ns` goes to the share's account. The cap's bucket pays for GPU time only, gaps between launches are
+// free; what the slice says of that is believed as far as it fits into the turn, which took `turn_ns`.
+void Arbiter::charge(Slice& slice, uint64_t held_ns, uint64_t turn_ns) {
+  const uint64_t occupied_ns = slice.seen.occupied_ns - slice.occupied_charged_ns;
+  slice.occupied_charged_ns = slice.seen.occupied_ns;
+  slice.account.held_ns += held_ns;
+  slice.virtual_ns += static_cast<double>(held_ns) / slice.share();
+  // A little more than the turn: it may have launched ahead of its start. Much more is several processes'
+  // sum.
+  const bool known = occupied_ns > 0 && occupied_ns <= turn_ns + settings_.quantum_ns / 4;
+  if (slice.capped()) slice.budget_ns -= static_cast<double>(known ? occupied_ns : turn_ns);
+}
+
+// Without a contest: what has finished since the last time.
+void Arbiter::charge_occupied(Slice& slice) {
+  const uint64_t occupied_ns = slice.seen.occupied_ns - slice.occupied_charged_ns;
+  charge(slice, occupied_ns, occupied_ns);
+}
+
+// The turn after this one was granted ahead, and the GPU drained later than expected: the two ran at the same
+// time from the next one's start on, and each is charged half of that. Returns where this turn's charge ends.
+uint64_t Arbiter::share_overlap(const Slice& slice, uint64_t end_ns) {
+  if (slice.turn != Slice::Turn::kRunning) return end_ns;
+  for (auto& [key, next] : slices_) {
+    const bool after = &next != &slice && next.turn == Slice::Turn::kRunning && next.overlaps(slice);
+    if (!after || next.start_ns >= end_ns || next.start_ns <= slice.start_ns) continue;
+    next.start_ns += (end_ns - next.start_ns) / 2;
+    return next.start_ns;
+  }
+  return end_ns;
+}
+
+void Arbiter::learn_lateness(Slice& slice, uint64_t drained_ns) {
+  const uint64_t expected_ns = slice.seen.drain_expected_ns;
+  const uint64_t late_ns = drained_ns > expected_ns ? drained_ns - expected_ns : 0;
+  slice.late_ns = (7 * slice.late_ns + std::min(late_ns, settings_.quantum_ns)) / 8;
+}
+
+void Arbiter::end_turn(Slice& slice, uint64_t end_ns) {
+  if (slice.turn == Slice::Turn::kStanding) {
+    charge_occupied(slice);
+  } else if (slice.turn != Slice::Turn::kNone) {
+    if (slice.turn == Slice::Turn::kRunning && slice.seen.closing) learn_lateness(slice, end_ns);
+    const uint64_t turn_ns = held_until(slice, end_ns);
+    charge(slice, held_until(slice, share_overlap(slice, end_ns)), turn_ns);
+    if (end_ns > slice.deadline_ns + settings_.quantum_ns / 4) slice.account.overruns++;
+  }
+  slice.turn = Slice::Turn::kNone;
+  slice.deadline_ns = kNever;
+}
+
+void Arbiter::grant(Slice& slice, uint64_t start_ns, bool contest) {
+  slice.account.turns++;
+  slice.start_ns = start_ns;
+  if (contest || slice.capped()) {
+    slice.turn = Slice::Turn::kRunning;
+    slice.deadline_ns = start_ns + settings_.quantum_ns;
+  } else {
+    slice.turn = Slice::Turn::kStanding;
+    slice.deadline_ns = kNever;
+  }
+  reach(slice);
+}
+
+void Arbiter::wake_at(uint64_t time_ns) { next_wake_ns_ = std::min(next_wake_ns_, time_ns); }
+
+// Ends, limits or extends the turn of one slice.
+void Arbiter::advance_holder(Slice& slice, uint64_t now_ns) {
+  using Turn = Slice::Turn;
+  if (slice.turn == Turn::kOverdue) {
+    if (!slice.seen.outstanding) end_turn(slice, slice.seen.drained_ns);
+    return;
+  }
+  const bool wanted = others_want(slice);
+  if (slice.turn == Turn::kStanding) {
+    charge_occupied(slice);
+    reach(slice);
+    if (!wanted) return;
+    // The contest begins: what it has run so far is charged above, from now on its time is.
+    if (!slice.seen.outstanding && now_ns >= slice.idle_since_ns() + settings_.idle_grace_ns) {
+      end_turn(slice, now_ns);
+      return;
+    }
+    const uint64_t granted_ns = slice.start_ns;
+    slice.turn = Turn::kRunning;
+    slice.start_ns = now_ns;
+    slice.deadline_ns = std::max(now_ns, granted_ns + settings_.quantum_ns);
+  }
+
+  // A turn that was not used is charged whole: a slice that can't run (stopped by a signal, say) falls behind
+  // nobody.
+  const uint64_t used_until_ns = slice.seen.drained_ns > slice.start_ns ? slice.seen.drained_ns : now_ns;
+  const bool over = slice.seen.closing || now_ns >= slice.deadline_ns;
+  if (over && !slice.seen.outstanding) {
+    end_turn(slice, used_until_ns);
+    // Nobody else wants it any more: go on without a deadline.
+    if (!wanted && !slice.capped() && slice.seen.waiting) grant(slice, now_ns, false);
+    return;
+  }
+  if (!slice.seen.outstanding) {
+    if (!wanted && !slice.capped()) return;
+    const uint64_t give_way_ns = slice.idle_since_ns() + settings_.idle_grace_ns;
+    if (now_ns >= give_way_ns && !slice.seen.waiting && wanted) {
+      end_turn(slice, used_until_ns);
+      return;
+    }
+    wake_at(wanted && give_way_ns > now_ns ? std::min(give_way_ns, slice.deadline_ns) : slice.deadline_ns);
+    return;
+  }
+  // Rule R1: at most four quanta, or twice what it said itself that it needs, but never beyond
+  // overlap_max_ns.
+  const uint64_t said_ns = slice.seen.closing && slice.seen.drain_expected_ns > slice.deadline_ns
+                               ? slice.seen.drain_expected_ns - slice.deadline_ns
+                               : 0;
+  const uint64_t patience_ns = std::min(std::max(4 * settings_.quantum_ns, 2 * std::min(said_ns, kNever / 4)),
+                                        settings_.overlap_max_ns);
+  const uint64_t overdue_at_ns = slice.deadline_ns + patience_ns;
+  if (!wanted) {
+    if (slice.capped()) wake_at(overdue_at_ns);
+    return;
+  }
+  if (now_ns >= overdue_at_ns) {
+    slice.turn = Turn::kOverdue;
+    slice.overdue_ns = now_ns;
+    slice.account.overlaps++;
+    return;
+  }
+  wake_at(overdue_at_ns);
+}
+
+// Gives turns to slices that wait, in order of virtual time, on GPUs that are free or about to be.
+void Arbiter::grant_turns(uint64_t now_ns) {
+  uint64_t busy_mask = 0;
+  // Several slices may be about to drain; the turn that follows starts when the last of those in its way has.
+  std::vector<Draining> draining;
+  for (auto& [key, slice] : slices_) {
+    if (!slice.holds()) continue;
+    const bool expects_end =
+        slice.turn == Slice::Turn::kRunning && slice.seen.closing && slice.seen.outstanding;
+    if (!expects_end) {
+      busy_mask |= slice.terms.gpu_mask;
+      continue;
+    }
+    const uint64_t expected_ns = std::max(slice.seen.drain_expected_ns + slice.late_ns, now_ns);
+    if (expected_ns - now_ns <= settings_.lead_ns) {
+      draining.push_back({&slice, expected_ns});
+    } else {
+      busy_mask |= slice.terms.gpu_mask;
+      wake_at(expected_ns - settings_.lead_ns);
+    }
+  }
+
+  std::vector<Slice*> waiting;
+  for (auto& [key, slice] : slices_) {
+    // One that is overdue runs already; what it waits to launch is let in by rule R2.
+    if (!slice.seen.waiting || slice.turn != Slice::Turn::kNone || slice.terms.gpu_mask == 0) continue;
+    if (capped_out(slice)) {
+      const double missing = static_cast<double>(settings_.quantum_ns) - slice.budget_ns;
+      wake_at(now_ns + 1 + static_cast<uint64_t>(missing * 100.0 / slice.terms.compute_limit_percent));
+      continue;
+    }
+    waiting.push_back(&slice);
+  }
+  std::stable_sort(waiting.begin(), waiting.end(), [now_ns](const Slice* left, const Slice* right) {
+    if (left->terms.latency != right->terms.latency) return left->terms.latency;
+    return virtual_at(*left, now_ns) < virtual_at(*right, now_ns);
+  });
+
+  for (Slice* slice : waiting) {
+    const uint64_t mask = slice->terms.gpu_mask;
+    const bool free = (mask & busy_mask) == 0;
+    busy_mask |= mask;  // also when it can't have them yet: those behind it may not take its GPUs away
+    if (!free) continue;
+    uint64_t start_ns = now_ns;
+    bool ahead = false;
+    for (const Draining& holder : draining) {
+      if (!holder.slice->overlaps(*slice)) continue;
+      ahead = true;
+      start_ns = std::max(start_ns, holder.expected_ns);
+    }
+    if (ahead && renew_instead(*slice, draining, start_ns, now_ns)) continue;
+    grant(*slice, start_ns, ahead || others_want(*slice));
+  }
+}
+
+// The one that is draining competes as well: if it stays furthest behind, it goes on at once, without a
+// drain.
+bool Arbiter::renew_instead(const Slice& next, const std::vector<Draining>& draining, uint64_t start_ns,
+                            uint64_t now_ns) {
+  for (const Draining& holder : draining) {
+    Slice& slice = *holder.slice;
+    if (!slice.overlaps(next) || !slice.seen.waiting || capped_out(slice)) continue;
+    if (next.terms.latency && !slice.terms.latency) continue;
+    if (virtual_at(slice, start_ns) >= next.virtual_ns) continue;
+    end_turn(slice, now_ns);
+    grant(slice, now_ns, true);
+    return true;
+  }
+  return false;
+}
+
+void Arbiter::step(uint64_t now_ns, std::vector<Command>* commands) {
+  next_wake_ns_ = kNever;
+  for (auto& [key, slice] : slices_) {
+    if (slice.capped()) fill_bucket(slice, now_ns);
+  }
+  for (auto& [key, slice] : slices_) {
+    if (slice.turn != Slice::Turn::kNone) advance_holder(slice, now_ns);
+  }
+  grant_turns(now_ns);
+
+  contested_ = false;
+  for (auto& [key, slice] : slices_) {
+    if (slice.seen.waiting || slice.turn == Slice::Turn::kRunning) contested_ = true;
+    Command command{key, Mode::kParked, kNever, false};
+    if (!slice.capped() && slice.seen.contexts > 0 && alone(slice)) {
+      if (slice.turn != Slice::Turn::kNone) end_turn(slice, now_ns);
+      command.mode = Mode::kOpen;
+    } else if (slice.holds()) {
+      command.mode = Mode::kTurn;
+      command.deadline_ns = slice.deadline_ns;
+      command.others_wait = slice.turn == Slice::Turn::kRunning;
+    } else {
+      command.others_wait = true;
+    }
+    const Command& told = slice.told;
+    if (slice.was_told && told.mode == command.mode && told.deadline_ns == command.deadline_ns &&
+        told.others_wait == command.others_wait) {
+      continue;
+    }
+    slice.told = command;
+    slice.was_told = true;
+    commands->push_back(command);
+  }
+}
+
+}  // namespace limiter

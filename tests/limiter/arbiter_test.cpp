@@ -1,0 +1,287 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "limiter/arbiter.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <random>
+
+#include "tests/limiter/gpu_model.h"
+
+namespace {
+
+using model::kMicrosecond;
+using model::kMillisecond;
+using model::kSecond;
+using model::Node;
+using model::Tenant;
+
+struct Received {
+  double first_percent;  // of what both received
+  double busy_percent;   // of the time
+};
+
+Received run_two(uint32_t first, uint32_t second, model::Load one, model::Load two, uint64_t duration_ns) {
+  Node node;
+  Tenant& a = node.add(first, std::move(one));
+  Tenant& b = node.add(second, std::move(two));
+  a.start();
+  b.start();
+  node.clock.run_until(duration_ns);
+  const double sum = static_cast<double>(a.busy_ns() + b.busy_ns());
+  return {100.0 * static_cast<double>(a.busy_ns()) / sum, 100.0 * sum / static_cast<double>(duration_ns)};
+}
+
+struct Split {
+  uint32_t first, second;
+  uint64_t kernel_ns;
+};
+
+class SharesAreExact : public testing::TestWithParam<Split> {};
+
+TEST_P(SharesAreExact, and_the_gpu_is_busy) {
+  const Split split = GetParam();
+  const Received received = run_two(split.first, split.second, model::saturating(split.kernel_ns),
+                                    model::saturating(split.kernel_ns), 10 * kSecond);
+  EXPECT_NEAR(received.first_percent, split.first, 1.0);
+  // q / (q + c) for a quantum of 5 ms and a switch of 0.1 ms is 98.0.
+  EXPECT_GE(received.busy_percent, 98.0 - 0.5);
+}
+
+INSTANTIATE_TEST_SUITE_P(Splits, SharesAreExact,
+                         testing::Values(Split{75, 25, 50 * kMicrosecond}, Split{75, 25, kMillisecond},
+                                         Split{75, 25, 20 * kMillisecond}, Split{30, 70, 50 * kMicrosecond},
+                                         Split{30, 70, kMillisecond}, Split{30, 70, 20 * kMillisecond},
+                                         Split{50, 50, 50 * kMicrosecond}, Split{50, 50, kMillisecond},
+                                         Split{50, 50, 20 * kMillisecond}, Split{90, 10, kMillisecond},
+                                         Split{90, 10, 50 * kMillisecond}));
+
+TEST(Arbiter, unequal_kernels_get_equal_time) {
+  const Received received = run_two(50, 50, model::saturating(50 * kMicrosecond),
+                                    model::saturating(100 * kMillisecond), 30 * kSecond);
+  EXPECT_NEAR(received.first_percent, 50, 2.0);
+}
+
+TEST(Arbiter, guarantees_below_100_percent_share_the_rest_in_proportion) {
+  const Received received =
+      run_two(30, 10, model::saturating(kMillisecond), model::saturating(kMillisecond), 10 * kSecond);
+  EXPECT_NEAR(received.first_percent, 75, 1.0);
+  EXPECT_GE(received.busy_percent, 97.5);
+}
+
+TEST(Arbiter, eight_equal_tenants_get_an_eighth_each) {
+  Node node;
+  std::vector<Tenant*> tenants;
+  for (int i = 0; i < 8; i++) tenants.push_back(&node.add(12, model::saturating(200 * kMicrosecond)));
+  for (Tenant* tenant : tenants) tenant->start();
+  node.clock.run_until(10 * kSecond);
+  for (Tenant* tenant : tenants) EXPECT_NEAR(static_cast<double>(tenant->busy_ns()) / 1e8, 12.25, 0.5);
+}
+
+TEST(Arbiter, a_lone_tenant_loses_nothing) {
+  Node node;
+  Tenant& alone = node.add(25, model::saturating(kMillisecond));
+  alone.start();
+  node.clock.run_until(kSecond);
+  EXPECT_GE(alone.busy_ns(), kSecond * 995 / 1000);
+}
+
+TEST(Arbiter, an_idle_neighbour_with_a_context_costs_nothing) {
+  Node node;
+  Tenant& busy = node.add(25, model::saturating(kMillisecond));
+  Tenant& idle = node.add(75, model::launch_sync(kMillisecond, 100 * kSecond));
+  idle.start();
+  busy.start();
+  node.clock.run_until(10 * kSecond);
+  EXPECT_GE(busy.busy_ns(), 10 * kSecond * 99 / 100);
+}
+
+TEST(Arbiter, cap_holds_alone_from_the_first_second) {
+  for (const uint64_t kernel_ns : {50 * kMicrosecond, kMillisecond, 5 * kMillisecond}) {
+    Node node;
+    Tenant& capped = node.add(25, model::saturating(kernel_ns), 25);
+    capped.start();
+    node.clock.run_until(kSecond);
+    EXPECT_NEAR(static_cast<double>(capped.busy_ns()) / 1e7, 25, 1.0) << kernel_ns;
+  }
+}
+
+TEST(Arbiter, cap_holds_for_long_kernels_over_ten_seconds) {
+  Node node;
+  Tenant& capped = node.add(25, model::saturating(50 * kMillisecond), 25);
+  capped.start();
+  node.clock.run_until(10 * kSecond);
+  EXPECT_NEAR(static_cast<double>(capped.busy_ns()) / 1e8, 25, 1.0);
+}
+
+TEST(Arbiter, cap_counts_gpu_time_of_a_launch_and_sync_loop_not_its_gaps) {
+  Node node;
+  Tenant& capped = node.add(25, model::launch_sync(50 * kMicrosecond, 50 * kMicrosecond), 25);
+  capped.start();
+  node.clock.run_until(kSecond);
+  EXPECT_NEAR(static_cast<double>(capped.busy_ns()) / 1e7, 25, 1.5);
+}
+
+TEST(Arbiter, cap_holds_beside_a_neighbour_that_takes_the_rest) {
+  Node node;
+  Tenant& capped = node.add(25, model::saturating(kMillisecond), 25);
+  Tenant& other = node.add(50, model::saturating(kMillisecond));
+  capped.start();
+  other.start();
+  node.clock.run_until(10 * kSecond);
+  EXPECT_NEAR(static_cast<double>(capped.busy_ns()) / 1e8, 25, 1.0);
+  EXPECT_GE(static_cast<double>(other.busy_ns()) / 1e8, 71);
+}
+
+TEST(Arbiter, shares_converge_within_a_second_of_a_start_and_a_stop) {
+  Node node;
+  Tenant& a = node.add(75, model::saturating(kMillisecond));
+  Tenant& b = node.add(25, model::saturating(kMillisecond));
+  a.start();
+  node.clock.run_until(5 * kSecond);
+  b.start();
+  node.clock.run_until(5 * kSecond + 100 * kMillisecond);
+  const uint64_t a_before = a.busy_ns(), b_before = b.busy_ns();
+  node.clock.run_until(6 * kSecond + 100 * kMillisecond);
+  const double got_a = static_cast<double>(a.busy_ns() - a_before);
+  const double got_b = static_cast<double>(b.busy_ns() - b_before);
+  EXPECT_NEAR(100 * got_a / (got_a + got_b), 75, 3);
+  b.stop();
+  node.clock.run_until(6 * kSecond + 200 * kMillisecond);
+  const uint64_t a_alone = a.busy_ns();
+  node.clock.run_until(7 * kSecond + 200 * kMillisecond);
+  EXPECT_GE(a.busy_ns() - a_alone, kSecond * 99 / 100);
+}
+
+TEST(Arbiter, an_idle_slice_saves_up_no_credit) {
+  Node node;
+  Tenant& steady = node.add(50, model::saturating(kMillisecond));
+  Tenant& late = node.add(50, model::saturating(kMillisecond));
+  steady.start();
+  node.clock.run_until(20 * kSecond);
+  late.start();
+  const uint64_t before = steady.busy_ns();
+  node.clock.run_until(20 * kSecond + 200 * kMillisecond);
+  EXPECT_NEAR(static_cast<double>(steady.busy_ns() - before) / 2e6, 49, 5);
+}
+
+TEST(Arbiter, a_stopped_holder_does_not_hold_up_its_neighbour) {
+  Node node;
+  Tenant& frozen = node.add(50, model::saturating(kMillisecond));
+  Tenant& other = node.add(50, model::saturating(kMillisecond));
+  frozen.start();
+  other.start();
+  node.clock.run_until(kSecond);
+  frozen.freeze();
+  node.clock.run_until(kSecond + 100 * kMillisecond);
+  const uint64_t before = other.busy_ns();
+  node.clock.run_until(3 * kSecond);
+  // Its share of the time is lost while it looks as if it would launch, never more.
+  EXPECT_GE(static_cast<double>(other.busy_ns() - before) / 19e6, 45);
+}
+
+TEST(Arbiter, a_kernel_that_never_ends_is_overlapped) {
+  Node node;
+  Tenant& endless = node.add(50, model::saturating(3600 * kSecond));
+  Tenant& other = node.add(50, model::saturating(kMillisecond));
+  endless.start();
+  other.start();
+  node.clock.run_until(kSecond);
+  const uint64_t before = other.busy_ns();
+  node.clock.run_until(3 * kSecond);
+  EXPECT_GE(static_cast<double>(other.busy_ns() - before) / 2e7, 40);
+}
+
+TEST(Arbiter, slices_on_different_gpus_do_not_wait_for_each_other) {
+  Node::Settings settings;
+  settings.gpus = 2;
+  Node node(settings);
+  Tenant& left = node.add(50, model::saturating(kMillisecond), 100, 0b01);
+  Tenant& right = node.add(50, model::saturating(kMillisecond), 100, 0b10);
+  left.start();
+  right.start();
+  node.clock.run_until(kSecond);
+  EXPECT_GE(left.busy_ns(), kSecond * 99 / 100);
+  EXPECT_GE(right.busy_ns(), kSecond * 99 / 100);
+}
+
+TEST(Arbiter, a_slice_on_two_gpus_is_not_starved_by_slices_on_one) {
+  Node::Settings settings;
+  settings.gpus = 2;
+  Node node(settings);
+  Tenant& both = node.add(50, model::saturating(kMillisecond), 100, 0b11);
+  Tenant& left = node.add(50, model::saturating(kMillisecond), 100, 0b01);
+  Tenant& right = node.add(50, model::saturating(kMillisecond), 100, 0b10);
+  both.start();
+  left.start();
+  right.start();
+  node.clock.run_until(10 * kSecond);
+  EXPECT_NEAR(static_cast<double>(both.busy_ns()) / 1e8, 49, 3);
+  EXPECT_NEAR(static_cast<double>(left.busy_ns()) / 1e8, 49, 3);
+  EXPECT_NEAR(static_cast<double>(right.busy_ns()) / 1e8, 49, 3);
+}
+
+TEST(Arbiter, a_removed_holder_frees_its_gpu) {
+  limiter::Arbiter arbiter;
+  std::vector<limiter::Command> commands;
+  arbiter.set(1, {1, 50, 100, false}, 0);
+  arbiter.set(2, {1, 50, 100, false}, 0);
+  limiter::Observation waiting;
+  waiting.contexts = 1;
+  waiting.waiting = true;
+  arbiter.observe(1, waiting, 0);
+  arbiter.observe(2, waiting, 0);
+  arbiter.step(0, &commands);
+  arbiter.remove(1);
+  commands.clear();
+  arbiter.step(1000, &commands);
+  ASSERT_EQ(commands.size(), 1u);
+  EXPECT_EQ(commands[0].slice, 2u);
+  EXPECT_EQ(commands[0].mode, limiter::Mode::kOpen);
+}
+
+TEST(Arbiter, nothing_to_do_means_no_timer) {
+  Node node;
+  Tenant& a = node.add(50, model::saturating(kMillisecond));
+  Tenant& b = node.add(50, model::saturating(kMillisecond));
+  a.start();
+  b.start();
+  node.clock.run_until(kSecond);
+  a.stop();
+  b.stop();
+  node.clock.run_until(2 * kSecond);
+  node.ring();
+  EXPECT_EQ(node.arbiter.next_wake_ns(), UINT64_MAX);
+  EXPECT_FALSE(node.arbiter.contested());
+}
+
+// Any shares, any kernels, any gaps: every saturating tenant gets its share of what there is, nobody starves.
+TEST(Arbiter, random_tenants_get_their_shares) {
+  std::mt19937 random(12345);
+  for (int round = 0; round < 20; round++) {
+    Node node;
+    std::vector<Tenant*> tenants;
+    std::vector<uint32_t> shares;
+    const int count = 2 + static_cast<int>(random() % 5);
+    uint32_t sum = 0;
+    for (int i = 0; i < count; i++) {
+      const uint32_t share = 5 + random() % (100 / count - 4);
+      const uint64_t kernel_ns =
+          static_cast<uint64_t>(std::exp(std::log(20e3) + (random() % 1000) / 1000.0 * std::log(500)));
+      shares.push_back(share);
+      sum += share;
+      tenants.push_back(&node.add(share, model::saturating(kernel_ns)));
+    }
+    for (Tenant* tenant : tenants) tenant->start();
+    node.clock.run_until(10 * kSecond);
+    double busy = 0;
+    for (const Tenant* tenant : tenants) busy += static_cast<double>(tenant->busy_ns());
+    EXPECT_GE(busy / 1e8, 97) << "round " << round;
+    for (int i = 0; i < count; i++) {
+      EXPECT_NEAR(100.0 * static_cast<double>(tenants[i]->busy_ns()) / busy, 100.0 * shares[i] / sum, 1.5)
+          << "round " << round;
+    }
+  }
+}
+
+}  // namespace

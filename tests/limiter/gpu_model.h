@@ -1,0 +1,355 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A discrete-event model of one GPU, of slices that launch on it, and of the broker's loop around
+// limiter::Arbiter, on a fake clock. The GPU time-slices between contexts as the driver does without MPS;
+// slices follow the gate's protocol with exact estimates of their kernels; a sleeping slice notices a grant
+// `wake_ns` late. Seconds of GPU time take milliseconds, and a run is the same every time.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <queue>
+#include <vector>
+
+#include "limiter/arbiter.h"
+
+namespace model {
+
+constexpr uint64_t kMicrosecond = 1'000;
+constexpr uint64_t kMillisecond = 1'000'000;
+constexpr uint64_t kSecond = 1'000'000'000;
+constexpr uint64_t kNever = UINT64_MAX;
+
+class Clock {
+ public:
+  uint64_t now_ns() const { return now_ns_; }
+
+  void at(uint64_t time_ns, std::function<void()> action) {
+    events_.push({std::max(time_ns, now_ns_), next_++, std::move(action)});
+  }
+
+  void run_until(uint64_t end_ns) {
+    while (!events_.empty() && events_.top().time_ns <= end_ns) {
+      const Event event = events_.top();
+      events_.pop();
+      now_ns_ = event.time_ns;
+      event.action();
+    }
+    now_ns_ = end_ns;
+  }
+
+ private:
+  struct Event {
+    uint64_t time_ns, order;
+    std::function<void()> action;
+    bool operator<(const Event& other) const {
+      return time_ns != other.time_ns ? time_ns > other.time_ns : order > other.order;
+    }
+  };
+  std::priority_queue<Event> events_;
+  uint64_t now_ns_ = 0, next_ = 0;
+};
+
+// Runs one kernel at a time; round robin between contexts that have work, `slice_ns` each, `switch_ns` lost
+// between.
+class Gpu {
+ public:
+  Gpu(Clock& clock, uint64_t slice_ns, uint64_t switch_ns)
+      : clock_(clock), slice_ns_(slice_ns), switch_ns_(switch_ns) {}
+
+  int add_context(std::function<void(uint64_t kernel_ns)> done) {
+    contexts_.push_back({{}, std::move(done), 0});
+    return static_cast<int>(contexts_.size()) - 1;
+  }
+
+  void launch(int context, uint64_t kernel_ns) {
+    contexts_[context].queue.push_back({kernel_ns, kernel_ns});
+    reschedule();
+  }
+
+  uint64_t busy_ns(int context) const { return contexts_[context].busy_ns; }
+
+ private:
+  struct Kernel {
+    uint64_t length_ns, left_ns;
+  };
+  struct Context {
+    std::deque<Kernel> queue;
+    std::function<void(uint64_t)> done;
+    uint64_t busy_ns;
+  };
+  enum class Doing { kNothing, kSwitching, kRunning };
+
+  void pause() {
+    if (doing_ == Doing::kRunning) {
+      const uint64_t ran_ns = clock_.now_ns() - run_start_ns_;
+      contexts_[current_].queue.front().left_ns -= ran_ns;
+      contexts_[current_].busy_ns += ran_ns;
+    }
+    doing_ = Doing::kNothing;
+    version_++;
+  }
+
+  int next_context() const {
+    const int count = static_cast<int>(contexts_.size());
+    const bool here = current_ >= 0 && !contexts_[current_].queue.empty();
+    if (here && clock_.now_ns() < slice_start_ns_ + slice_ns_) return current_;
+    for (int step = 1; step <= count; step++) {
+      const int other = (std::max(current_, 0) + step) % count;
+      if (other != current_ && !contexts_[other].queue.empty()) return other;
+    }
+    return here ? current_ : -1;
+  }
+
+  void reschedule() {
+    if (doing_ == Doing::kSwitching) return;
+    pause();
+    const int next = next_context();
+    if (next < 0) return;
+    const uint64_t version = version_;
+    if (next != current_ && current_ >= 0) {
+      current_ = next;
+      doing_ = Doing::kSwitching;
+      clock_.at(clock_.now_ns() + switch_ns_, [this, version] {
+        if (version != version_) return;
+        doing_ = Doing::kNothing;
+        slice_start_ns_ = clock_.now_ns();
+        reschedule();
+      });
+      return;
+    }
+    if (next != current_ || clock_.now_ns() >= slice_start_ns_ + slice_ns_) slice_start_ns_ = clock_.now_ns();
+    current_ = next;
+    doing_ = Doing::kRunning;
+    run_start_ns_ = clock_.now_ns();
+    const uint64_t done_ns = run_start_ns_ + contexts_[current_].queue.front().left_ns;
+    clock_.at(std::min(done_ns, slice_start_ns_ + slice_ns_), [this, version] {
+      if (version != version_) return;
+      pause();
+      Context& context = contexts_[current_];
+      if (context.queue.front().left_ns == 0) {
+        const uint64_t length_ns = context.queue.front().length_ns;
+        context.queue.pop_front();
+        context.done(length_ns);
+      }
+      reschedule();
+    });
+  }
+
+  Clock& clock_;
+  const uint64_t slice_ns_, switch_ns_;
+  std::vector<Context> contexts_;
+  Doing doing_ = Doing::kNothing;
+  int current_ = -1;
+  uint64_t slice_start_ns_ = 0, run_start_ns_ = 0, version_ = 0;
+};
+
+struct Load {
+  std::function<uint64_t()> kernel_ns;  // length of the next kernel
+  bool synchronous = false;             // waits for each kernel, then for gap_ns, before the next launch
+  uint64_t gap_ns = 0;
+};
+
+inline Load saturating(uint64_t kernel_ns) {
+  return {[kernel_ns] { return kernel_ns; }, false, 0};
+}
+inline Load launch_sync(uint64_t kernel_ns, uint64_t gap_ns) {
+  return {[kernel_ns] { return kernel_ns; }, true, gap_ns};
+}
+
+class Node;
+
+// One slice with one process and one stream.
+class Tenant {
+ public:
+  Tenant(Node& node, limiter::SliceKey key, std::vector<Gpu*> gpus, Load load);
+  void start();
+  void stop() { running_ = false; }  // launches no more
+  void freeze() { frozen_ = true; }  // SIGSTOP: does nothing any more, what it said stays
+  void apply(const limiter::Command& command);
+  limiter::Observation observation() const;
+  uint64_t busy_ns() const { return gpus_[0]->busy_ns(contexts_[0]); }
+  uint64_t launches() const { return launches_; }
+
+ private:
+  friend class Node;
+  void pump();
+  void launch();
+  void on_done(uint64_t kernel_ns);
+  void wait(bool closing);
+
+  Node& node_;
+  const limiter::SliceKey key_;
+  std::vector<Gpu*> gpus_;
+  std::vector<int> contexts_;
+  Load load_;
+  bool running_ = false, frozen_ = false, launching_ = false, syncing_ = false;
+  bool waiting_ = false, closing_ = false;
+  limiter::Command told_{0, limiter::Mode::kParked, kNever, true};
+  std::deque<uint64_t> outstanding_;
+  uint64_t outstanding_ns_ = 0, next_kernel_ns_ = 0;
+  size_t parts_done_ = 0;
+  uint64_t drained_ns_ = 0, drain_expected_ns_ = 0, occupied_ns_ = 0, launches_ = 0;
+};
+
+class Node {
+ public:
+  struct Settings {
+    uint64_t slice_ns = 2 * kMillisecond, switch_ns = 100 * kMicrosecond;
+    uint64_t wake_ns = 50 * kMicrosecond, launch_ns = 4 * kMicrosecond, run_ahead_ns = kMillisecond;
+    int gpus = 1;
+    limiter::Arbiter::Settings arbiter;
+  };
+
+  Node() : Node(Settings()) {}
+  explicit Node(const Settings& settings) : settings(settings), arbiter(settings.arbiter) {
+    for (int i = 0; i < settings.gpus; i++) {
+      gpus_.push_back(std::make_unique<Gpu>(clock, settings.slice_ns, settings.switch_ns));
+    }
+  }
+
+  Tenant& add(uint32_t percent, Load load, uint32_t cap_percent = 100, uint64_t gpu_mask = 1) {
+    const limiter::SliceKey key = tenants_.size() + 1;
+    arbiter.set(key, {gpu_mask, percent, cap_percent, false}, clock.now_ns());
+    std::vector<Gpu*> used;
+    for (size_t i = 0; i < gpus_.size(); i++) {
+      if (gpu_mask >> i & 1) used.push_back(gpus_[i].get());
+    }
+    tenants_.push_back(std::make_unique<Tenant>(*this, key, used, std::move(load)));
+    return *tenants_.back();
+  }
+
+  // The broker's reaction to a ring, and to its timer.
+  void ring() {
+    for (int pass = 0; pass < 2; pass++) {
+      for (auto& tenant : tenants_) arbiter.observe(tenant->key_, tenant->observation(), clock.now_ns());
+      commands_.clear();
+      arbiter.step(clock.now_ns(), &commands_);
+      for (const limiter::Command& command : commands_) tenants_[command.slice - 1]->apply(command);
+      if (commands_.empty()) break;
+    }
+    const uint64_t wake_ns = arbiter.next_wake_ns();
+    if (wake_ns == kNever || wake_ns >= timer_ns_) return;
+    timer_ns_ = wake_ns;
+    clock.at(wake_ns, [this, wake_ns] {
+      if (timer_ns_ == wake_ns) timer_ns_ = kNever;
+      ring();
+    });
+  }
+
+  Settings settings;
+  Clock clock;
+  limiter::Arbiter arbiter;
+
+ private:
+  std::vector<std::unique_ptr<Gpu>> gpus_;
+  std::vector<std::unique_ptr<Tenant>> tenants_;
+  std::vector<limiter::Command> commands_;
+  uint64_t timer_ns_ = kNever;
+};
+
+inline Tenant::Tenant(Node& node, limiter::SliceKey key, std::vector<Gpu*> gpus, Load load)
+    : node_(node), key_(key), gpus_(std::move(gpus)), load_(std::move(load)) {
+  // A kernel of a slice with several GPUs runs on all of them (an all-reduce): done when the last part is.
+  for (Gpu* gpu : gpus_) {
+    contexts_.push_back(gpu->add_context([this](uint64_t kernel_ns) {
+      if (++parts_done_ < gpus_.size()) return;
+      parts_done_ = 0;
+      on_done(kernel_ns);
+    }));
+  }
+}
+
+inline void Tenant::start() {
+  running_ = true;
+  next_kernel_ns_ = load_.kernel_ns();
+  node_.ring();
+  pump();
+}
+
+inline limiter::Observation Tenant::observation() const {
+  limiter::Observation seen;
+  seen.contexts = running_ || !outstanding_.empty() ? 1 : 0;
+  seen.waiting = waiting_;
+  seen.outstanding = !outstanding_.empty();
+  seen.closing = closing_;
+  seen.drain_expected_ns = drain_expected_ns_;
+  seen.drained_ns = drained_ns_;
+  seen.occupied_ns = occupied_ns_;
+  return seen;
+}
+
+inline void Tenant::apply(const limiter::Command& command) {
+  told_ = command;
+  closing_ = false;
+  if (!waiting_ || frozen_) return;
+  node_.clock.at(node_.clock.now_ns() + node_.settings.wake_ns, [this] {
+    if (frozen_ || !waiting_ || told_.mode == limiter::Mode::kParked) return;
+    waiting_ = false;
+    pump();
+  });
+}
+
+inline void Tenant::wait(bool closing) {
+  closing_ = closing;
+  drain_expected_ns_ = node_.clock.now_ns() + outstanding_ns_;
+  waiting_ = true;
+  node_.ring();
+}
+
+inline void Tenant::pump() {
+  if (!running_ || frozen_ || waiting_ || launching_ || syncing_) return;
+  if (told_.mode == limiter::Mode::kParked) {
+    wait(false);
+    return;
+  }
+  if (told_.mode == limiter::Mode::kTurn) {
+    const uint64_t now_ns = node_.clock.now_ns();
+    if (told_.deadline_ns != kNever && now_ns + outstanding_ns_ >= told_.deadline_ns) {
+      wait(true);
+      return;
+    }
+    const bool fits = outstanding_ns_ + next_kernel_ns_ <= node_.settings.run_ahead_ns;
+    if (!fits && outstanding_.size() >= 2) return;
+  } else if (outstanding_.size() >= 64) {
+    return;
+  }
+  launching_ = true;
+  node_.clock.at(node_.clock.now_ns() + node_.settings.launch_ns, [this] { launch(); });
+}
+
+inline void Tenant::launch() {
+  launching_ = false;
+  if (frozen_) return;
+  outstanding_.push_back(next_kernel_ns_);
+  outstanding_ns_ += next_kernel_ns_;
+  launches_++;
+  syncing_ = load_.synchronous;
+  const uint64_t kernel_ns = next_kernel_ns_;
+  next_kernel_ns_ = load_.kernel_ns();
+  for (size_t i = 0; i < gpus_.size(); i++) gpus_[i]->launch(contexts_[i], kernel_ns);
+  pump();
+}
+
+inline void Tenant::on_done(uint64_t kernel_ns) {
+  outstanding_.pop_front();
+  outstanding_ns_ -= kernel_ns;
+  if (frozen_) return;
+  occupied_ns_ += kernel_ns;
+  if (syncing_) {
+    node_.clock.at(node_.clock.now_ns() + load_.gap_ns, [this] {
+      syncing_ = false;
+      pump();
+    });
+  }
+  if (outstanding_.empty()) {
+    drained_ns_ = node_.clock.now_ns();
+    if (told_.others_wait || waiting_) node_.ring();
+  }
+  pump();
+}
+
+}  // namespace model
