@@ -27,8 +27,9 @@ namespace {
 
 constexpr uint64_t kSweepEveryNs = 1'000'000;
 constexpr uint64_t kSpinBelowNs = 50'000;  // a sleep that short would end late by as much
-constexpr uint64_t kWakeEarlyNs = 25'000;  // of a longer sleep, the last part that is spun, so that it ends in time
-constexpr uint64_t kRoomNs = 200'000;      // a full channel is waited for until so much of its work is done
+constexpr uint64_t kWakeEarlyNs =
+    25'000;  // of a longer sleep, the last part that is spun, so that it ends in time
+constexpr uint64_t kRoomNs = 200'000;  // a full channel is waited for until so much of its work is done
 
 uint64_t clock_ns() {
   timespec now;
@@ -103,7 +104,8 @@ struct Node::MarkerTimes {
   }
 };
 
-// A device under its lock, whole and at the present. What is done to it lasts from commit() or the end of this.
+// A device under its lock, whole and at the present. What is done to it lasts from commit() or the end of
+// this.
 class Node::LockedDevice {
  public:
   LockedDevice(Node& node, int index, Sweep when)
@@ -423,7 +425,8 @@ Ticket Node::submit_join(ContextId id, int channel) {
   }
 }
 
-// Until some of a full channel's work is done: not only the next item, or the thread would wake for each kernel.
+// Until some of a full channel's work is done: not only the next item, or the thread would wake for each
+// kernel.
 void Node::wait_for_room(ContextId id, int channel) {
   uint64_t number;
   {
@@ -434,7 +437,8 @@ void Node::wait_for_room(ContextId id, int channel) {
     number = state.completed + 1;
     const uint64_t begin_ns = file_->rings[id][channel][number % kChannelDepth].work_end_ns;
     const uint64_t last = std::min(state.submitted, state.completed + kChannelDepth / 4);
-    while (number < last && file_->rings[id][channel][(number + 1) % kChannelDepth].work_end_ns - begin_ns < kRoomNs) {
+    while (number < last &&
+           file_->rings[id][channel][(number + 1) % kChannelDepth].work_end_ns - begin_ns < kRoomNs) {
       ++number;
     }
   }
@@ -506,6 +510,8 @@ void Node::wait(ContextId id, Ticket ticket) {
 
 // --- What NVML shows.
 
+void Node::remove_dead_processes(int device) { LockedDevice locked(*this, device, Sweep::kNow); }
+
 int Node::processes(int device, ProcessUse* out, int capacity) {
   LockedDevice locked(*this, device, Sweep::kIfDue);
   locked.engine.settle_busy();
@@ -513,7 +519,8 @@ int Node::processes(int device, ProcessUse* out, int capacity) {
   for (uint64_t i = 0; i < locked.device.process_end; ++i) {
     const Process& process = locked.device.processes[i];
     if (process.pid == 0 || process.contexts == 0) continue;
-    if (count < capacity) out[count] = {static_cast<uint32_t>(process.pid), process.memory_bytes, process.busy_ns};
+    if (count < capacity)
+      out[count] = {static_cast<uint32_t>(process.pid), process.memory_bytes, process.busy_ns};
     ++count;
   }
   return count;

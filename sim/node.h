@@ -3,13 +3,14 @@
 // One simulated node: its GPUs, and every process that uses them.
 //
 // The node is a file in the directory named by SIMGPU_NODE, mapped by all processes of the node. There is no
-// daemon: the state is a discrete-event simulation that whoever looks at it first advances to the present, under a
-// robust lock. So a kernel costs no wake-up, and a process that is killed at any instruction leaves nothing but
-// its own entries, which the next one to look removes (its pid is gone) together with its memory and its work.
+// daemon: the state is a discrete-event simulation that whoever looks at it first advances to the present,
+// under a robust lock. So a kernel costs no wake-up, and a process that is killed at any instruction leaves
+// nothing but its own entries, which the next one to look removes (its pid is gone) together with its memory
+// and its work.
 //
-// Who uses this: the simulated driver (submits work, takes memory), the simulated NVML (reads), `simgpu` (makes the
-// node). Thread-safe. No exceptions. Times are CLOCK_MONOTONIC nanoseconds. The processes of a node share a pid
-// namespace and see each other in /proc.
+// Who uses this: the simulated driver (submits work, takes memory), the simulated NVML (reads), `simgpu`
+// (makes the node). Thread-safe. No exceptions. Times are CLOCK_MONOTONIC nanoseconds. The processes of a
+// node share a pid namespace and see each other in /proc.
 #pragma once
 
 #include <cstddef>
@@ -28,16 +29,17 @@ constexpr int kMarkerTimes = 65536;
 // Settings of a node, fixed when `simgpu` makes it (or by environment, when a program makes its own).
 struct NodeSettings {
   int device_count = 1;
-  char gpu[16] = "h100";                     // key into gpu_models
-  uint32_t driver_version = 13000;           // as cuDriverGetVersion
-  uint64_t time_slice_ns = 2'000'000;        // the driver's own round robin between contexts
-  uint64_t context_switch_ns = 100'000;      // lost at each change of context
-  uint64_t context_bytes = 500ull << 20;     // VRAM that a context takes
-  uint64_t default_kernel_ns = 10'000;       // a kernel of which nothing else is known
-  uint64_t copy_bytes_per_us = 0;            // 0: copies take no simulated time
+  char gpu[16] = "h100";                  // key into gpu_models
+  uint32_t driver_version = 13000;        // as cuDriverGetVersion
+  uint64_t time_slice_ns = 2'000'000;     // the driver's own round robin between contexts
+  uint64_t context_switch_ns = 100'000;   // lost at each change of context
+  uint64_t context_bytes = 500ull << 20;  // VRAM that a context takes
+  uint64_t default_kernel_ns = 10'000;    // a kernel of which nothing else is known
+  uint64_t copy_bytes_per_us = 0;         // 0: copies take no simulated time
 };
 
-// A context of this process on a device, known to the node. Index into the node's table; reused after destroy.
+// A context of this process on a device, known to the node. Index into the node's table; reused after
+// destroy.
 using ContextId = int32_t;
 constexpr ContextId kNoContext = -1;
 
@@ -52,18 +54,18 @@ struct Work {
     kKernel,  // occupies SMs; runs only while its context has the GPU; counts as busy time
     kCopy,    // runs on a copy engine: beside kernels and other contexts; not busy time
     kMarker,  // takes no time: an event, a barrier
-    // Ends when finish_spin() is called. With sms > 0 a kernel (a persistent one); with sms == 0 it only holds its
-    // channel, and needs no SMs nor the context's turn (waits for a memory word, host functions).
+    // Ends when finish_spin() is called. With sms > 0 a kernel (a persistent one); with sms == 0 it only
+    // holds its channel, and needs no SMs nor the context's turn (waits for a memory word, host functions).
     kSpin,
   };
   Kind kind = Kind::kKernel;
   uint64_t duration_ns = 0;
-  // SMs that a kKernel occupies; 0 or more than the device has: all of them. Kernels of one context run beside each
-  // other as long as their SMs fit, and start strictly in the order of their submission.
+  // SMs that a kKernel occupies; 0 or more than the device has: all of them. Kernels of one context run
+  // beside each other as long as their SMs fit, and start strictly in the order of their submission.
   uint32_t sms = 0;
   // Starts only when these are done too (other channels of the same context).
   const Ticket* after = nullptr;
-  int after_count = 0;         // at most 4; the caller chains markers for more
+  int after_count = 0;  // at most 4; the caller chains markers for more
 };
 
 struct NodeFile;
@@ -77,30 +79,32 @@ struct MemoryInfo {
 
 struct ProcessUse {
   uint32_t pid;
-  uint64_t used_bytes;      // contexts included
-  uint64_t busy_ns;         // GPU time received since its first context
+  uint64_t used_bytes;  // contexts included
+  uint64_t busy_ns;     // GPU time received since its first context
 };
 
 struct DeviceUse {
-  uint64_t busy_ns;         // time with a kernel running, since the node was made
-  uint64_t switch_ns;       // time lost to context switches
+  uint64_t busy_ns;    // time with a kernel running, since the node was made
+  uint64_t switch_ns;  // time lost to context switches
   uint64_t switches;
 };
 
 class Node {
  public:
   // The node of this process: attached at the first call (made anew from SIMGPU_* variables if SIMGPU_NODE is
-  // unset: a private one in memory). Never destroyed. A forked child is a process of its own on the same node, with
-  // nothing of its parent's. If there is no attaching, it says why on stderr, once, and the node has no devices.
+  // unset: a private one in memory). Never destroyed. A forked child is a process of its own on the same
+  // node, with nothing of its parent's. If there is no attaching, it says why on stderr, once, and the node
+  // has no devices.
   static Node& get();
 
   const NodeSettings& settings() const;
   int device_count() const { return settings().device_count; }
   const GpuModel& model(int device) const;
-  void uuid(int device, uint8_t out[16]) const;       // stable per node directory and device
+  void uuid(int device, uint8_t out[16]) const;  // stable per node directory and device
   void pci(int device, uint32_t* domain, uint32_t* bus, uint32_t* dev) const;
 
-  // --- VRAM. Bytes are what the caller says (the driver rounds); exhaustion is over all processes of the node.
+  // --- VRAM. Bytes are what the caller says (the driver rounds); exhaustion is over all processes of the
+  // node.
   bool take_memory(int device, uint64_t bytes);  // false: the device is full
   void give_memory(int device, uint64_t bytes);  // of this process only; saturates
   MemoryInfo memory(int device);
@@ -109,23 +113,27 @@ class Node {
   ContextId create_context(int device);     // kNoContext: no memory (or no room in the table)
   void destroy_context(ContextId context);  // its pending work is dropped
 
-  // A context or channel that is not this process's is ignored: nothing is submitted, everything is completed.
+  // A context or channel that is not this process's is ignored: nothing is submitted, everything is
+  // completed.
 
   // --- Work.
   // Submits to a channel. Blocks (no lock held) while the channel is full.
   Ticket submit(ContextId context, int channel, const Work& work);
   void finish_spin(ContextId context, Ticket spin);
   bool completed(ContextId context, Ticket ticket);
-  // 0 if not completed yet. Else the simulated time at which it was. Kept for the last kChannelDepth tickets of a
-  // channel, and beyond these for its last kMarkerTimes markers (so an event should be a kMarker); a ticket that is
-  // older still answers a later time.
+  // 0 if not completed yet. Else the simulated time at which it was. Kept for the last kChannelDepth tickets
+  // of a channel, and beyond these for its last kMarkerTimes markers (so an event should be a kMarker); a
+  // ticket that is older still answers a later time.
   uint64_t completed_at(ContextId context, Ticket ticket);
   void wait(ContextId context, Ticket ticket);  // sleeps, but for the last few microseconds
   // A marker after everything submitted to all channels of the context so far.
   Ticket submit_join(ContextId context, int channel);
 
-  // --- What NVML shows.
-  int processes(int device, ProcessUse* out, int capacity);  // processes with a context; returns how many there are
+  // --- What NVML shows. A process that died may be seen for another millisecond, unless it is told to go
+  // first.
+  void remove_dead_processes(int device);
+  int processes(int device, ProcessUse* out,
+                int capacity);  // processes with a context; returns how many there are
   DeviceUse device_use(int device);
   // Busy percent over the last window (up to about 1 s back), of the device and of one process.
   uint32_t utilization_percent(int device, uint64_t window_ns);
@@ -148,8 +156,8 @@ class Node {
   Ticket submit_locked(LockedDevice& locked, ContextId context, int channel, const Work& work);
   void wait_for_room(ContextId context, int channel);
 
-  NodeFile* file_;         // nullptr: no node, no devices
-  const GpuModel* model_;  // all devices are of one model
+  NodeFile* file_;                                // nullptr: no node, no devices
+  const GpuModel* model_;                         // all devices are of one model
   MarkerTimes* marker_times_[kMaxContexts] = {};  // of this process' contexts; under the lock of the device
 };
 

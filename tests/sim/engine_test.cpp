@@ -49,7 +49,8 @@ class EngineTest : public testing::Test {
     return {channel, engine_->submit(context, channel, work)};
   }
 
-  Ticket add(int context, int channel, Work::Kind kind, uint64_t duration_ns, std::initializer_list<Ticket> after) {
+  Ticket add(int context, int channel, Work::Kind kind, uint64_t duration_ns,
+             std::initializer_list<Ticket> after) {
     Work work;
     work.kind = kind;
     work.duration_ns = duration_ns;
@@ -80,7 +81,8 @@ class EngineTest : public testing::Test {
   }
 
   // Keeps a channel full of kernels of this length until a time, looking every step_ns.
-  void saturate(std::initializer_list<int> contexts, uint64_t duration_ns, uint64_t until_ns, uint64_t step_ns) {
+  void saturate(std::initializer_list<int> contexts, uint64_t duration_ns, uint64_t until_ns,
+                uint64_t step_ns) {
     for (uint64_t at_ns = now_ns_; at_ns <= until_ns; at_ns += step_ns) {
       advance(at_ns);
       for (const int index : contexts) {

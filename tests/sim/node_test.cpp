@@ -385,9 +385,9 @@ TEST(ProcessTest, pid_of_another_life_is_not_alive) {
 }
 
 TEST(NodeFileTest, bad_settings_are_refused_by_name) {
-  const char* const bad[][2] = {{"SIMGPU_GPU", "h900"},    {"SIMGPU_GPU", "a-very-long-name-of-a-gpu"},
-                                {"SIMGPU_COUNT", "17"},    {"SIMGPU_COUNT", "two"},
-                                {"SIMGPU_DRIVER", "13"},   {"SIMGPU_DRIVER", "9.0"},
+  const char* const bad[][2] = {{"SIMGPU_GPU", "h900"},     {"SIMGPU_GPU", "a-very-long-name-of-a-gpu"},
+                                {"SIMGPU_COUNT", "17"},     {"SIMGPU_COUNT", "two"},
+                                {"SIMGPU_DRIVER", "13"},    {"SIMGPU_DRIVER", "9.0"},
                                 {"SIMGPU_SWITCH_NS", "-1"}, {"SIMGPU_TIME_SLICE_NS", "0"}};
   for (const auto& [name, value] : bad) {
     const char* const had = getenv(name);

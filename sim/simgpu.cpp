@@ -1,0 +1,262 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// simgpu: runs a command on a simulated node, and shows what goes on there.
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <exception>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "sim/node_file.h"
+#include "sim/simgpu_show.h"
+
+namespace sim {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int kUsageError = 2;
+constexpr int kCannotRun = 125;  // as of env(1) and its like: this program's own failure, not the command's
+
+constexpr uint64_t kHourUs = 3'600'000'000, kTiBInMiB = 1 << 20;  // the most that the options take
+
+struct Options {
+  std::string node;
+  std::string gpu, driver;
+  int count = 0;
+  uint64_t time_slice_us = 0, switch_us = 0, kernel_us = 0, context_mib = 0;
+  std::vector<std::string> kernels;
+};
+
+// Ends the program from wherever, by way of the destructors.
+struct Failure {
+  int status;
+  std::string message;
+};
+
+[[noreturn]] void fail(int status, const std::string& message) { throw Failure{status, message}; }
+
+// The settings as asked for, on top of these.
+NodeSettings apply(const CLI::App& app, const Options& options, NodeSettings settings) {
+  const auto given = [&app](const char* name) { return app.count(name) > 0; };
+  if (given("--gpu")) {
+    if (options.gpu.size() >= sizeof(settings.gpu)) fail(kUsageError, "no GPU model '" + options.gpu + "'");
+    strncpy(settings.gpu, options.gpu.c_str(), sizeof(settings.gpu));
+  }
+  if (given("--driver") && !parse_driver_version(options.driver.c_str(), &settings.driver_version)) {
+    fail(kUsageError, "--driver '" + options.driver + "': give major.minor, as in 13.0");
+  }
+  if (given("--count")) settings.device_count = options.count;
+  if (given("--time-slice-us")) settings.time_slice_ns = options.time_slice_us * 1000;
+  if (given("--switch-us")) settings.context_switch_ns = options.switch_us * 1000;
+  if (given("--kernel-us")) settings.default_kernel_ns = options.kernel_us * 1000;
+  if (given("--context-mib")) settings.context_bytes = options.context_mib << 20;
+  return settings;
+}
+
+bool equal(const NodeSettings& a, const NodeSettings& b) {
+  return a.device_count == b.device_count && strcmp(a.gpu, b.gpu) == 0 &&
+         a.driver_version == b.driver_version && a.time_slice_ns == b.time_slice_ns &&
+         a.context_switch_ns == b.context_switch_ns && a.context_bytes == b.context_bytes &&
+         a.default_kernel_ns == b.default_kernel_ns && a.copy_bytes_per_us == b.copy_bytes_per_us;
+}
+
+// Sees to it that the directory holds a node, of these settings as far as they are given.
+void prepare_node(const CLI::App& app, const Options& options, const std::string& directory) {
+  std::string error;
+  NodeFile* file = open_node(directory, &error);
+  if (!file && error.empty()) {
+    NodeSettings settings;
+    if (!settings_from_environment(&settings, &error)) fail(kUsageError, error);
+    settings = apply(app, options, settings);
+    if (!check_settings(settings, &error)) fail(kUsageError, error);
+    file = open_or_create_node(directory, settings, &error);
+  }
+  if (!file) fail(kCannotRun, error);
+  // Another may have made it first.
+  const bool as_asked = equal(apply(app, options, file->settings), file->settings);
+  unmap_node(file);
+  if (!as_asked) {
+    fail(kUsageError, "the node in " + directory + " has other settings (`simgpu show " + directory +
+                          "`): leave the options out to take them, or name another directory");
+  }
+}
+
+// A directory of this run's own; removed with all that is in it when this goes.
+class TemporaryDirectory {
+ public:
+  TemporaryDirectory() {
+    const char* asked = getenv("TMPDIR");
+    const std::string base = asked && *asked ? asked : access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp";
+    path_ = base + "/simgpu.XXXXXX";
+    if (!mkdtemp(path_.data()))
+      fail(kCannotRun, "cannot make a directory in " + base + ": " + strerror(errno));
+  }
+  ~TemporaryDirectory() {
+    std::error_code ignored;
+    fs::remove_all(path_, ignored);
+  }
+  TemporaryDirectory(const TemporaryDirectory&) = delete;
+  TemporaryDirectory& operator=(const TemporaryDirectory&) = delete;
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+fs::path library_directory() {
+  const fs::path directory = fs::read_symlink("/proc/self/exe").parent_path().parent_path() / "lib" / "sim";
+  for (const char* const name : {"libcuda.so.1", "libnvidia-ml.so.1"}) {
+    // Without it the command would run on the machine's own driver, if it has one, and say that all is well.
+    if (!fs::exists(directory / name))
+      fail(kCannotRun, "no " + (directory / name).string() + ": build it first");
+  }
+  return directory;
+}
+
+void check_kernels(const std::vector<std::string>& kernels) {
+  for (const std::string& kernel : kernels) {
+    const size_t at = kernel.rfind('=');
+    const bool is_number = at != std::string::npos && at + 1 < kernel.size() &&
+                           kernel.find_first_not_of("0123456789.", at + 1) == std::string::npos;
+    if (at == 0 || !is_number || kernel.find(',') != std::string::npos) {
+      fail(kUsageError,
+           "--kernel '" + kernel + "': give part of a kernel's name and microseconds, as in gemm=250");
+    }
+  }
+}
+
+void prepend(const char* variable, const std::string& value, char separator) {
+  const char* had = getenv(variable);
+  const std::string all = had && *had ? value + separator + had : value;
+  setenv(variable, all.c_str(), 1);
+}
+
+void set_environment(const Options& options, const std::string& directory) {
+  setenv("SIMGPU_NODE", directory.c_str(), 1);
+  prepend("LD_LIBRARY_PATH", library_directory(), ':');
+  // A node has its own /run: brokers of two nodes on one machine do not meet, and slices go when the node
+  // does.
+  setenv("CUSLICE_RUN_DIR", (directory + "/run").c_str(), 0);
+  std::string kernels;
+  for (const std::string& kernel : options.kernels) kernels += (kernels.empty() ? "" : ",") + kernel;
+  if (!kernels.empty()) prepend("SIMGPU_KERNELS", kernels, ',');
+}
+
+// Runs the command to its end; its exit status, or 128 + the signal that ended it.
+int run(std::vector<std::string> command) {
+  // What ends or pokes us is meant for the command. From the terminal it got it itself, as part of the
+  // foreground.
+  sigset_t passed_on, before;
+  sigemptyset(&passed_on);
+  for (const int signal : {SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGCHLD})
+    sigaddset(&passed_on, signal);
+  sigprocmask(SIG_BLOCK, &passed_on, &before);
+
+  const pid_t child = fork();
+  if (child < 0) fail(kCannotRun, std::string("cannot start a process: ") + strerror(errno));
+  if (child == 0) {
+    sigprocmask(SIG_SETMASK, &before, nullptr);
+    std::vector<char*> arguments;
+    for (std::string& argument : command) arguments.push_back(argument.data());
+    arguments.push_back(nullptr);
+    execvp(arguments[0], arguments.data());
+    fprintf(stderr, "simgpu: cannot run %s: %s\n", arguments[0], strerror(errno));
+    _exit(errno == ENOENT ? 127 : 126);
+  }
+  for (;;) {
+    siginfo_t info;
+    const int signal = sigwaitinfo(&passed_on, &info);
+    if (signal != SIGCHLD) {
+      if (signal > 0 && info.si_code != SI_KERNEL) kill(child, signal);
+      continue;
+    }
+    int status;
+    if (waitpid(child, &status, WNOHANG) == child) {
+      return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+    }
+  }
+}
+
+int run_on_node(const CLI::App& app, const Options& options, const std::vector<std::string>& command) {
+  check_kernels(options.kernels);
+  if (options.node.empty()) {
+    const TemporaryDirectory directory;
+    prepare_node(app, options, directory.path());
+    set_environment(options, directory.path());
+    return run(command);
+  }
+  std::error_code error;
+  fs::create_directories(options.node, error);
+  if (error) fail(kCannotRun, "cannot make the directory " + options.node + ": " + error.message());
+  const std::string directory = fs::canonical(options.node);
+  prepare_node(app, options, directory);
+  set_environment(options, directory);
+  return run(command);
+}
+
+}  // namespace
+}  // namespace sim
+
+int main(int argc, char** argv) {
+  using namespace sim;
+  Options options;
+  CLI::App app("Runs a command on a simulated node of GPUs. What is measured there is simulated.", "simgpu");
+  app.footer("The command comes after `--`: simgpu --gpu h200 --count 2 -- python3 train.py");
+  app.add_option("--node", options.node,
+                 "Directory of a node to share; made if absent. Default: one of its own");
+  app.add_option("--gpu", options.gpu, "Model (see simgpu list). Default: h100");
+  app.add_option("--count", options.count, "How many GPUs. Default: 1");
+  app.add_option("--driver", options.driver, "CUDA version of the driver. Default: 13.0");
+  app.add_option("--time-slice-us", options.time_slice_us, "A context's turn on the GPU. Default: 2000")->check(CLI::Range(kHourUs));
+  app.add_option("--switch-us", options.switch_us, "Time lost at a change of context. Default: 100")->check(CLI::Range(kHourUs));
+  app.add_option("--context-mib", options.context_mib, "Memory that a context takes. Default: 500")->check(CLI::Range(kTiBInMiB));
+  app.add_option("--kernel-us", options.kernel_us, "A kernel of which nothing else is known. Default: 10")->check(CLI::Range(kHourUs));
+  app.add_option("--kernel", options.kernels, "NAME=US: kernels with NAME in their name. May be repeated")
+      ->allow_extra_args(false);
+  CLI::App* list = app.add_subcommand("list", "Show the GPU models");
+  CLI::App* show = app.add_subcommand("show", "Show what goes on in a node");
+  std::string shown;
+  bool as_json = false;
+  show->add_option("dir", shown, "The node's directory")->required();
+  show->add_flag("--json", as_json, "As one JSON object, with exact counters");
+  app.require_subcommand(0, 1);
+
+  // The command's own options are none of ours, so it is taken off before anything is parsed.
+  char** const end = argv + argc;
+  char** const dashes =
+      std::find_if(argv, end, [](const char* argument) { return strcmp(argument, "--") == 0; });
+  const std::vector<std::string> command(dashes == end ? end : dashes + 1, end);
+  try {
+    app.parse(static_cast<int>(dashes - argv), argv);
+    if (!list->parsed() && !show->parsed()) {
+      if (command.empty()) fail(kUsageError, "give the command to run after `--` (see simgpu --help)");
+      return run_on_node(app, options, command);
+    }
+    if (!command.empty()) fail(kUsageError, "list and show run no command");
+    std::string error;
+    if (list->parsed()) {
+      list_models();
+    } else if (!show_node(shown, as_json, &error)) {
+      fail(1, error);
+    }
+    return 0;
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : kUsageError;
+  } catch (const Failure& failure) {
+    fprintf(stderr, "simgpu: %s\n", failure.message.c_str());
+    return failure.status;
+  } catch (const std::exception& error) {
+    fprintf(stderr, "simgpu: %s\n", error.what());
+    return kCannotRun;
+  }
+}
