@@ -1,0 +1,448 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "interpose/gate.h"
+
+#include <new>
+
+#include "interpose/outstanding.h"
+#include "interpose/syscalls.h"
+#include "interpose/watcher.h"
+#include "limiter/pace.h"
+
+namespace gate {
+
+using hook::real;
+namespace fn = hook::fn;
+
+constinit std::atomic<uint64_t> unattached_word{shm::kGateShut};
+constinit std::atomic<uint64_t> word_distance{0};
+constinit thread_local uint64_t noted[4] = {};
+
+namespace {
+
+constinit std::atomic<uint64_t> open_word{shm::kGateOpen};
+constinit SliceGate gates[hook::kMaxSlices];
+constinit std::atomic<int> gate_count;
+
+// A waiting launch looks again, and rings again, this often: a lost wake-up costs no more.
+constexpr uint64_t kLookAgainNs = 50'000'000;
+// A broker that has granted nothing for so long and whose heart has not beaten for so long is taken for dead.
+constexpr uint64_t kNoGrantNs = 250'000'000;
+constexpr uint64_t kNoHeartbeatNs = 500'000'000;
+// Work that may be under way while pacing: estimates may be wrong.
+constexpr uint64_t kPacedRunAheadNs = 10'000'000;
+constexpr uint64_t kContextClosingNs = 1'000'000'000;
+constexpr uint64_t kPinnedNapNs = 50'000;
+
+void lead_word_to(const std::atomic<uint64_t>& word) {
+  word_distance.store(reinterpret_cast<uint64_t>(&word) - reinterpret_cast<uint64_t>(&unattached_word),
+                      std::memory_order_release);
+}
+
+void note(uint64_t word, const StreamName& name) {
+  uint64_t sought = word ^ name.bits();
+  for (uint64_t& entry : noted) {
+    if (entry == sought) return;
+  }
+  noted[3] = noted[2];
+  noted[2] = noted[1];
+  noted[1] = noted[0];
+  noted[0] = sought;
+}
+
+// The gate of the GPU that is current, or nullptr: in no slice.
+SliceGate* gate_of_current_context() {
+  const hook::SliceGpu gpu = hook::gpu_of_current_context();
+  if (!gpu) return nullptr;
+  return &gates[gpu.slice - hook::session().slices];
+}
+
+// The entry of a context, made if need be. nullptr: no room, or no context.
+Context* enter_context(CUcontext handle) {
+  {
+    Books books;
+    if (Context* known = find_context(books, handle)) return known;
+  }
+  CUcontext current = nullptr;
+  real<fn::cuCtxGetCurrent>(&current);
+  bool pushed = current != handle;
+  if (pushed && real<fn::cuCtxPushCurrent_v2>(handle) != CUDA_SUCCESS) return nullptr;
+  SliceGate* gate = gate_of_current_context();
+  if (pushed) real<fn::cuCtxPopCurrent_v2>(&current);
+  Books books;
+  return add_context(books, handle, gate);
+}
+
+// The context that a launch is in, and with it its gate. false: none, the driver will say so.
+bool locate(Launch& launch) {
+  CUstream stream = launch.name.plain();
+  bool shared_handle = stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD;
+  if (!shared_handle) {
+    Books books;
+    if (Stream* known = find_stream(books, stream, nullptr)) {
+      launch.context = known->context;
+      launch.gate = known->context->gate;
+      return true;
+    }
+  }
+  CUcontext handle = nullptr;
+  if (shared_handle || real<fn::cuStreamGetCtx>(stream, &handle) != CUDA_SUCCESS) {
+    if (real<fn::cuCtxGetCurrent>(&handle) != CUDA_SUCCESS) return false;
+  }
+  if (handle == nullptr) return false;
+  launch.context = enter_context(handle);
+  // Without an entry the launch still waits its turn; only what it takes is not known.
+  launch.gate = launch.context != nullptr ? launch.context->gate : gate_of_current_context();
+  return true;
+}
+
+Stream* stream_of(const Books& books, const Launch& launch) {
+  CUstream handle = launch.name.plain();
+  if (handle == CU_STREAM_PER_THREAD || launch.context == nullptr) return nullptr;
+  return add_stream(books, handle, *launch.context);
+}
+
+void ensure_watcher(SliceGate& gate) {
+  {
+    Books books;
+    if (gate.watcher != SliceGate::Watcher::kNone) return;
+    gate.watcher = SliceGate::Watcher::kRunning;
+  }
+  if (start_watcher(gate)) return;
+  Books books;
+  gate.watcher = SliceGate::Watcher::kFailed;
+}
+
+// One launch that waits at the gate.
+class Waiting {
+ public:
+  explicit Waiting(Launch& launch) : launch_(launch), gate_(*launch.gate) {}
+  ~Waiting() {
+    if (counted_) gate_.work().waiting.fetch_sub(1, std::memory_order_release);
+  }
+  Waiting(const Waiting&) = delete;
+  Waiting& operator=(const Waiting&) = delete;
+
+  // Until the launch is in the books and may go to the driver.
+  void wait() {
+    while (!try_begin()) sleep();
+  }
+
+ private:
+  bool try_begin();
+  void sleep();
+  limiter::Admission decide(const Books&, const limiter::GateView& view, uint64_t now_ns);
+  bool broker_is_silent(uint64_t now_ns);
+  bool pace_allows(uint64_t now_ns);
+
+  Launch& launch_;
+  SliceGate& gate_;
+  limiter::KernelEstimates::Estimate estimate_ = estimates.expect(launch_.key);
+  bool counted_ = false;         // in Work.waiting
+  uint32_t grant_ = 0;           // as read before the decision
+  uint64_t grant_since_ns_ = 0;  // since when it is that, as far as this launch saw
+  bool paced_ = false;
+  uint64_t paced_start_ns_ = 0;
+
+  // What to sleep on after a decision against the launch.
+  limiter::Admission held_by_ = limiter::Admission::kAdmit;
+  uint32_t ends_ = 0;
+  uint64_t look_again_ns_ = 0;
+  bool ring_ = false;
+};
+
+bool Waiting::broker_is_silent(uint64_t now_ns) {
+  uint64_t beat_ns = gate_.limits->heartbeat.beat_ns.load(std::memory_order_acquire);
+  if (now_ns < beat_ns || now_ns - beat_ns < kNoHeartbeatNs) return false;
+  if (gate_.silent && gate_.silent_grant == grant_) return true;
+  if (now_ns - grant_since_ns_ < kNoGrantNs) return false;
+  gate_.silent = true;
+  gate_.silent_grant = grant_;
+  return true;
+}
+
+// Books the launch's time in the slice's bucket, once, and says whether that has come.
+bool Waiting::pace_allows(uint64_t now_ns) {
+  if (!paced_) {
+    paced_ = true;
+    uint32_t percent = gate_.limits->share.compute_percent.load(std::memory_order_relaxed);
+    paced_start_ns_ = limiter::pace(gate_.state->pace.next_ns, estimate_.ns, percent, now_ns);
+  }
+  look_again_ns_ = paced_start_ns_;
+  return now_ns >= paced_start_ns_;
+}
+
+limiter::Admission Waiting::decide(const Books&, const limiter::GateView& view, uint64_t now_ns) {
+  using limiter::Admission;
+  const limiter::Backlog& backlog = gate_.backlog;
+  bool closed = gate_.closed && gate_.closed_turn == view.turn;
+  Admission admission = limiter::admit(view, backlog, estimate_.ns, closed, now_ns);
+  if (admission == Admission::kAdmit) return admission;
+
+  bool out_of_turn = admission == Admission::kClosing || admission == Admission::kPark;
+  if (out_of_turn && view.mode != shm::kBlocked && broker_is_silent(now_ns)) {
+    if (!pace_allows(now_ns)) return Admission::kPark;
+    const limiter::GateView paced = {shm::kTurn, view.turn, shm::kNoDeadline, kPacedRunAheadNs};
+    admission = limiter::admit(paced, backlog, estimate_.ns, false, now_ns);
+    if (admission == Admission::kAdmit) {
+      gate_.state->counters[shm::kPacedLaunches].fetch_add(1, std::memory_order_relaxed);
+      return admission;
+    }
+  }
+  if (admission != Admission::kPark && backlog.kernels > 0) {
+    if (gate_.readmission.take(backlog, now_ns)) {
+      gate_.state->counters[shm::kReadmittedLaunches].fetch_add(1, std::memory_order_relaxed);
+      return Admission::kAdmit;
+    }
+    look_again_ns_ = gate_.readmission.next_ns(backlog);
+  }
+  if (admission == Admission::kRunAheadFull && view.deadline_ns < look_again_ns_)
+    look_again_ns_ = view.deadline_ns;
+  return admission;
+}
+
+bool Waiting::try_begin() {
+  // `grant` first: what changes after this wakes a sleeper that saw it. `turn` before `deadline_ns`, which
+  // the broker writes in the other order: an old deadline is never taken for the new turn's.
+  const shm::Gate& line = gate_.line();
+  uint32_t grant = line.grant.load(std::memory_order_acquire);
+  limiter::GateView view;
+  view.mode = line.mode.load(std::memory_order_acquire);
+  view.turn = line.turn.load(std::memory_order_acquire);
+  view.deadline_ns = line.deadline_ns.load(std::memory_order_acquire);
+  view.run_ahead_ns = line.run_ahead_ns.load(std::memory_order_acquire);
+
+  bool wake = false;
+  {
+    Books books;
+    uint64_t now_ns = hook::now_ns();
+    if (grant_since_ns_ == 0 || grant != grant_) grant_since_ns_ = now_ns;
+    grant_ = grant;
+    look_again_ns_ = now_ns + kLookAgainNs;
+    if (gate_.dirty) {
+      adopt_dirty_streams(books, gate_, now_ns);
+      wake = call_watcher(books, gate_);
+    }
+    held_by_ = decide(books, view, now_ns);
+    if (held_by_ == limiter::Admission::kAdmit) {
+      if (launch_.context != nullptr && gate_.watcher == SliceGate::Watcher::kRunning) {
+        launch_.estimate_ns = estimate_.ns;
+        launch_.stream = stream_of(books, launch_);
+        launch_.entered = true;
+        begin_launch(books, launch_, estimate_.wants_sample, view, now_ns);
+      }
+    } else if (held_by_ == limiter::Admission::kRunAheadFull) {
+      ends_ = gate_.ends.load(std::memory_order_relaxed);
+      ++gate_.end_waiters;
+    } else if (held_by_ == limiter::Admission::kClosing &&
+               !(gate_.closed && gate_.closed_turn == view.turn)) {
+      gate_.closed = true;
+      gate_.closed_turn = view.turn;
+      shm::Work& work = gate_.work();
+      work.drain_expected_ns.store(now_ns + limiter::remaining_ns(gate_.backlog, now_ns),
+                                   std::memory_order_relaxed);
+      work.closing_turn.store(view.turn, std::memory_order_release);
+      ring_ = true;
+    }
+  }
+  if (wake) wake_watcher(gate_);
+  return held_by_ == limiter::Admission::kAdmit;
+}
+
+void Waiting::sleep() {
+  if (held_by_ != limiter::Admission::kRunAheadFull && !counted_) {
+    counted_ = true;
+    if (gate_.work().waiting.fetch_add(1, std::memory_order_acq_rel) == 0) ring_ = true;
+  }
+  if (ring_) ring(gate_);
+  ring_ = false;
+
+  uint64_t now_ns = hook::now_ns();
+  uint64_t nap_ns = look_again_ns_ > now_ns ? look_again_ns_ - now_ns : 0;
+  bool long_nap = nap_ns >= kLookAgainNs;
+  if (long_nap) nap_ns = kLookAgainNs;
+  if (held_by_ == limiter::Admission::kRunAheadFull) {
+    hook::futex_wait(&gate_.ends, ends_, nap_ns, false);
+    Books books;
+    --gate_.end_waiters;
+  } else {
+    hook::futex_wait(&gate_.line().grant, grant_, nap_ns, true);
+    ring_ = long_nap && gate_.line().grant.load(std::memory_order_relaxed) == grant_;
+  }
+}
+
+// Launches that the gate lets through in the open: remembered per stream, for the day that it shuts.
+void pass_open(Launch& launch, uint64_t word) {
+  {
+    Books books;
+    if (Stream* stream = stream_of(books, launch); stream != nullptr) {
+      stream->dirty = true;
+      launch.gate->dirty = true;
+    }
+  }
+  if (gate_count.load(std::memory_order_relaxed) == 1) note(word, launch.name);
+}
+
+}  // namespace
+
+// --- For the session.
+
+void attach(hook::Membership membership) {
+  if (membership == hook::Membership::kTransparent) lead_word_to(open_word);
+  if (membership != hook::Membership::kAttached) return;
+  const hook::Session& session = hook::session();
+  for (int i = 0; i < session.slice_count; ++i) {
+    SliceGate& gate = gates[i];
+    gate.limits = session.slices[i].limits;
+    gate.state = session.slices[i].state;
+    gate.slot = session.slices[i].slot.slot;
+  }
+  gate_count.store(session.slice_count, std::memory_order_relaxed);
+  if (session.slice_count == 1) lead_word_to(gates[0].line().gate);
+}
+
+void forked_child() {
+  lead_word_to(unattached_word);
+  for (uint64_t& entry : noted) entry = 0;
+  inside = 0;
+  forget_everything();
+  int count = gate_count.exchange(0, std::memory_order_relaxed);
+  for (int i = 0; i < count; ++i) {
+    gates[i].~SliceGate();
+    new (&gates[i]) SliceGate();
+  }
+}
+
+// --- For the hooks of contexts and streams.
+
+void contexts_changed(const hook::AttachedSlice& slice, int delta) {
+  SliceGate& gate = gates[&slice - hook::session().slices];
+  gate.work().contexts.fetch_add(static_cast<uint32_t>(delta), std::memory_order_acq_rel);
+  ring(gate);
+}
+
+void context_closing(CUcontext handle) {
+  SliceGate* gate = nullptr;
+  bool tell = false;
+  {
+    Books books;
+    Context* context = find_context(books, handle);
+    if (context == nullptr) return;
+    gate = context->gate;
+    drop_context(books, *context);
+    if (gate != nullptr && call_watcher(books, *gate)) wake_watcher(*gate);
+  }
+  uint64_t deadline_ns = hook::now_ns() + kContextClosingNs;
+  while (context_in_use(handle) && hook::now_ns() < deadline_ns) hook::sleep_ns(kPinnedNapNs);
+  if (gate == nullptr) return;
+  {
+    Books books;
+    tell = settle(books, *gate, hook::now_ns());
+  }
+  if (tell) ring(*gate);
+}
+
+void stream_closing(CUstream stream, bool per_thread_form) {
+  const StreamName name = {stream, per_thread_form};
+  uint64_t deadline_ns = hook::now_ns() + kContextClosingNs;
+  for (;;) {
+    PinnedStream pinned;
+    {
+      Books books;
+      Stream* entry = find_stream(books, name.plain(), nullptr);
+      if (entry == nullptr || entry->context->closing) return;
+      if (!entry->pinned) {
+        entry->dirty = false;
+        if (entry->begun == entry->covered || entry->context->gate == nullptr) return;
+        pinned = pin(books, *entry);
+      }
+    }
+    if (pinned.stream != nullptr) {
+      ++inside;
+      SliceGate& gate = *pinned.stream->context->gate;
+      cover_pinned(gate, pinned);
+      --inside;
+      return;
+    }
+    if (hook::now_ns() > deadline_ns) return;
+    hook::sleep_ns(kPinnedNapNs);
+  }
+}
+
+// --- For the hooks of launches.
+
+void enter(Launch& launch) {
+  if (inside > 0) return;
+  switch (hook::membership()) {
+    case hook::Membership::kAttached:
+      break;
+    case hook::Membership::kTransparent:
+      if (hook::open_driver()) note(shm::kGateOpen, launch.name);
+      return;
+    default:
+      return;  // closed: there was no cuInit, so the driver has its own answer
+  }
+  if (!hook::open_driver() || !locate(launch) || launch.gate == nullptr) return;
+  uint64_t word = launch.gate->line().gate.load(std::memory_order_acquire);
+  if (word & shm::kGateOpen) return pass_open(launch, word);
+  if (is_capturing(launch.name)) return;
+  ensure_watcher(*launch.gate);
+  Waiting(launch).wait();
+  if (!launch.entered) return;
+
+  ++inside;
+  if (launch.measured) {
+    RelaxedCapture relaxed;
+    launch.begin = take_event(*launch.context);
+    if (!record(*launch.context, launch.name.plain(), launch.begin)) launch.measured = false;
+  }
+}
+
+CUresult leave(Launch& launch, CUresult result) {
+  if (!launch.entered) return result;
+  SliceGate& gate = *launch.gate;
+  Context& context = *launch.context;
+  Stream* stream = launch.stream;
+  bool wake = false, tell = false;
+  if (result != CUDA_SUCCESS) {
+    Books books;
+    cancel_launch(books, launch);
+    give_event(books, context, launch.begin);
+    tell = settle(books, gate, hook::now_ns());
+  } else {
+    uint32_t returned = 0;
+    if (stream != nullptr) returned = stream->returned.fetch_add(1, std::memory_order_acq_rel) + 1;
+    if (launch.wants_end) {
+      CUevent end;
+      bool recorded;
+      {
+        RelaxedCapture relaxed;
+        end = take_event(context);
+        recorded = record(context, launch.name.plain(), end);
+      }
+      Books books;
+      if (recorded && !context.closing) {
+        bool alone = launch.measured && (stream == nullptr || stream->begun == launch.begun);
+        add_batch(books, gate, stream, returned,
+                  {.context = &context,
+                   .begin = launch.begin,
+                   .end = end,
+                   .key = alone ? launch.key : 0,
+                   .estimate_ns = launch.estimate_ns,
+                   .kernels = 1,
+                   .first = launch.first && launch.measured});
+        wake = call_watcher(books, gate);
+      } else {
+        give_event(books, context, launch.begin);
+        give_event(books, context, end);
+        give_up(books, gate, stream, returned, launch.estimate_ns);
+        tell = settle(books, gate, hook::now_ns());
+      }
+    }
+  }
+  if (wake) wake_watcher(gate);
+  if (tell) ring(gate);
+  --inside;
+  return result;
+}
+
+}  // namespace gate
