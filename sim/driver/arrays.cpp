@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/driver/arrays.h"
+
+#include "sim/driver/capture.h"
+#include "sim/driver/memory.h"
+
+struct CUmipmappedArray_st {
+  uint64_t base;
+  std::vector<CUarray_st> levels;
+};
+
+namespace sim {
+namespace {
+
+size_t format_bytes(CUarray_format format) {
+  switch (format) {
+    case CU_AD_FORMAT_UNSIGNED_INT8:
+    case CU_AD_FORMAT_SIGNED_INT8:
+      return 1;
+    case CU_AD_FORMAT_UNSIGNED_INT16:
+    case CU_AD_FORMAT_SIGNED_INT16:
+    case CU_AD_FORMAT_HALF:
+      return 2;
+    case CU_AD_FORMAT_UNSIGNED_INT32:
+    case CU_AD_FORMAT_SIGNED_INT32:
+    case CU_AD_FORMAT_FLOAT:
+      return 4;
+    default:
+      return 0;
+  }
+}
+
+// False: a shape or a format that cannot be.
+bool shape(const CUDA_ARRAY3D_DESCRIPTOR& descriptor, CUarray_st* array) {
+  const size_t element = format_bytes(descriptor.Format) * descriptor.NumChannels;
+  const unsigned channels = descriptor.NumChannels;
+  if (element == 0 || descriptor.Width == 0 || (channels != 1 && channels != 2 && channels != 4))
+    return false;
+  array->descriptor = descriptor;
+  array->row_bytes = descriptor.Width * element;
+  return array->row_bytes < (1ull << 40) && array->rows() < (1ull << 20) && array->layers() < (1ull << 20);
+}
+
+CUresult create(CUarray* result, const CUDA_ARRAY3D_DESCRIPTOR& descriptor) {
+  CUctx_st* context;
+  if (CUresult error = current_context(&context)) return error;
+  if (CUresult error = refuse_during_capture()) return error;
+  auto array = std::make_unique<CUarray_st>();
+  if (!shape(descriptor, array.get())) return CUDA_ERROR_INVALID_VALUE;
+  CUdeviceptr base;
+  if (CUresult error = allocate_device_memory(context, array->bytes(), Allocation::Kind::kDevice, &base))
+    return error;
+  array->base = base;
+  array->owns_memory = true;
+  *result = array.release();
+  return CUDA_SUCCESS;
+}
+
+void free_memory(uint64_t base) {
+  if (const auto allocation = forget(base)) release_allocation(*allocation);
+}
+
+void describe_memory(CUDA_ARRAY_MEMORY_REQUIREMENTS* requirements, size_t bytes) {
+  *requirements = {};
+  requirements->size = bytes;
+  requirements->alignment = 512;
+}
+
+}  // namespace
+
+bool is_array(CUarray array) { return array != nullptr && array->magic == CUarray_st::kMagic; }
+
+}  // namespace sim
+
+SIM_API(cuArrayCreate_v2)(CUarray* array, const CUDA_ARRAY_DESCRIPTOR* descriptor) {
+  if (array == nullptr || descriptor == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  return sim::create(
+      array, {descriptor->Width, descriptor->Height, 0, descriptor->Format, descriptor->NumChannels, 0});
+}
+
+SIM_API(cuArray3DCreate_v2)(CUarray* array, const CUDA_ARRAY3D_DESCRIPTOR* descriptor) {
+  if (array == nullptr || descriptor == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  return sim::create(array, *descriptor);
+}
+
+SIM_API(cuArrayDestroy)(CUarray array) {
+  if (CUresult error = sim::ready()) return error;
+  if (!sim::is_array(array) || !array->owns_memory) return CUDA_ERROR_INVALID_HANDLE;
+  sim::free_memory(array->base);
+  array->magic = 0;
+  delete array;
+  return CUDA_SUCCESS;
+}
+
+SIM_API(cuArrayGetDescriptor_v2)(CUDA_ARRAY_DESCRIPTOR* descriptor, CUarray array) {
+  if (!sim::is_array(array)) return CUDA_ERROR_INVALID_HANDLE;
+  if (descriptor == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  *descriptor = {array->descriptor.Width, array->descriptor.Height, array->descriptor.Format,
+                 array->descriptor.NumChannels};
+  return CUDA_SUCCESS;
+}
+
+SIM_API(cuArray3DGetDescriptor_v2)(CUDA_ARRAY3D_DESCRIPTOR* descriptor, CUarray array) {
+  if (!sim::is_array(array)) return CUDA_ERROR_INVALID_HANDLE;
+  if (descriptor == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  *descriptor = array->descriptor;
+  return CUDA_SUCCESS;
+}
+
+SIM_API(cuArrayGetMemoryRequirements)(CUDA_ARRAY_MEMORY_REQUIREMENTS* requirements, CUarray array, CUdevice) {
+  if (!sim::is_array(array)) return CUDA_ERROR_INVALID_HANDLE;
+  if (requirements == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  sim::describe_memory(requirements, array->bytes());
+  return CUDA_SUCCESS;
+}
+
+SIM_API(cuMipmappedArrayCreate)
+(CUmipmappedArray* result, const CUDA_ARRAY3D_DESCRIPTOR* descriptor, unsigned level_count) {
+  CUctx_st* context;
+  if (CUresult error = sim::current_context(&context)) return error;
+  if (result == nullptr || descriptor == nullptr || level_count == 0) return CUDA_ERROR_INVALID_VALUE;
+  if (CUresult error = sim::refuse_during_capture()) return error;
+  auto mipmap = std::make_unique<CUmipmappedArray_st>();
+  size_t bytes = 0;
+  CUDA_ARRAY3D_DESCRIPTOR level = *descriptor;
+  for (unsigned i = 0; i < level_count; ++i) {
+    CUarray_st array{};
+    if (!sim::shape(level, &array)) return CUDA_ERROR_INVALID_VALUE;
+    array.base = bytes;
+    bytes += array.bytes();
+    mipmap->levels.push_back(array);
+    if (level.Width == 1 && level.Height <= 1 && level.Depth <= 1) break;  // the driver clamps the count
+    level.Width = std::max<size_t>(level.Width / 2, 1);
+    if (level.Height > 1) level.Height /= 2;
+    if (level.Depth > 1 && (level.Flags & CUDA_ARRAY3D_LAYERED) == 0) level.Depth /= 2;
+  }
+  CUdeviceptr base;
+  if (CUresult error = sim::allocate_device_memory(context, bytes, sim::Allocation::Kind::kDevice, &base))
+    return error;
+  mipmap->base = base;
+  for (CUarray_st& array : mipmap->levels) array.base += base;
+  *result = mipmap.release();
+  return CUDA_SUCCESS;
+}
+
+SIM_API(cuMipmappedArrayDestroy)(CUmipmappedArray mipmap) {
+  if (CUresult error = sim::ready()) return error;
+  if (mipmap == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  sim::free_memory(mipmap->base);
+  delete mipmap;
+  return CUDA_SUCCESS;
+}
+
+SIM_API(cuMipmappedArrayGetLevel)(CUarray* array, CUmipmappedArray mipmap, unsigned level) {
+  if (mipmap == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  if (array == nullptr || level >= mipmap->levels.size()) return CUDA_ERROR_INVALID_VALUE;
+  *array = &mipmap->levels[level];
+  return CUDA_SUCCESS;
+}
+
+SIM_API(cuMipmappedArrayGetMemoryRequirements)
+(CUDA_ARRAY_MEMORY_REQUIREMENTS* requirements, CUmipmappedArray mipmap, CUdevice) {
+  if (mipmap == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  if (requirements == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  const CUarray_st& last = mipmap->levels.back();
+  sim::describe_memory(requirements, last.base + last.bytes() - mipmap->base);
+  return CUDA_SUCCESS;
+}
+
+// Texture and surface objects are handles that kernels would read through; nothing reads them here.
+namespace {
+std::atomic<CUtexObject> next_object{1};
+}
+
+SIM_API(cuTexObjectCreate)
+(CUtexObject* object, const CUDA_RESOURCE_DESC* resource, const CUDA_TEXTURE_DESC*,
+ const CUDA_RESOURCE_VIEW_DESC*) {
+  CUctx_st* context;
+  if (CUresult error = sim::current_context(&context)) return error;
+  if (object == nullptr || resource == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  *object = next_object++;
+  return CUDA_SUCCESS;
+}
+SIM_API(cuTexObjectDestroy)(CUtexObject) { return sim::ready(); }
+SIM_API(cuSurfObjectCreate)(CUsurfObject* object, const CUDA_RESOURCE_DESC* resource) {
+  CUctx_st* context;
+  if (CUresult error = sim::current_context(&context)) return error;
+  if (object == nullptr || resource == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  *object = next_object++;
+  return CUDA_SUCCESS;
+}
+SIM_API(cuSurfObjectDestroy)(CUsurfObject) { return sim::ready(); }
