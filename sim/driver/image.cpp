@@ -96,9 +96,9 @@ void read_symbols(Elf* elf, Elf_Scn* section, const GElf_Shdr& header, Image* im
   for (size_t i = 0; i < header.sh_size / header.sh_entsize; ++i) {
     GElf_Sym symbol;
     if (gelf_getsym(data, static_cast<int>(i), &symbol) == nullptr || symbol.st_shndx == SHN_UNDEF) continue;
-    if (GELF_ST_BIND(symbol.st_info) == STB_LOCAL) continue;
     const char* name = elf_strptr(elf, header.sh_link, symbol.st_name);
     if (name == nullptr || name[0] == '\0') continue;
+    // A __device__ variable may be local to its image and is looked up all the same.
     // An entry point has flag 0x10 in st_other; other functions are called by kernels only.
     if (GELF_ST_TYPE(symbol.st_info) == STT_FUNC && (symbol.st_other & 0x10) != 0) image->kernels[name];
     if (GELF_ST_TYPE(symbol.st_info) == STT_OBJECT) image->variables[name] = symbol.st_size;
