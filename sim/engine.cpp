@@ -8,7 +8,7 @@ namespace sim {
 namespace {
 
 constexpr uint64_t kNumberMask = (1ull << 48) - 1;
-constexpr int kDependencyDepth = 4;     // how far earliest_completion_ns() follows `after`
+constexpr int kDependencyDepth = 4;      // how far earliest_completion_ns() follows `after`
 constexpr uint64_t kIdleLookahead = 64;  // how many queued items earliest_idle_ns() adds up
 
 constexpr uint32_t bit(int channel) { return 1u << channel; }
@@ -82,8 +82,8 @@ uint64_t Engine::next_kernel_end_ns() const {
   return end_ns;
 }
 
-// Everything that falls due at device_.now_ns. What is completed here may make more fall due at the same time; the
-// loop in advance() comes back for that.
+// Everything that falls due at device_.now_ns. What is completed here may make more fall due at the same
+// time; the loop in advance() comes back for that.
 void Engine::play_events() {
   const uint64_t now_ns = device_.now_ns;
   if (device_.copy_head && device_.copy_end_ns <= now_ns) {
@@ -367,7 +367,8 @@ void Engine::push_copy(int index, int channel) {
   journal_.set(context.channels[channel].copy_next, 0);
   if (device_.copy_tail) {
     const uint32_t tail = device_.copy_tail - 1;
-    journal_.set(file_.contexts[tail / kChannelsPerContext].channels[tail % kChannelsPerContext].copy_next, lane + 1);
+    journal_.set(file_.contexts[tail / kChannelsPerContext].channels[tail % kChannelsPerContext].copy_next,
+                 lane + 1);
     journal_.set(device_.copy_tail, lane + 1);
   } else {
     journal_.set(device_.copy_head, lane + 1);
@@ -387,11 +388,13 @@ void Engine::remove_copies(int index) {
   bool engine_was_ours = false;
   for (uint32_t at = device_.copy_head; at;) {
     const uint32_t lane = at - 1;
-    const uint32_t next = file_.contexts[lane / kChannelsPerContext].channels[lane % kChannelsPerContext].copy_next;
+    const uint32_t next =
+        file_.contexts[lane / kChannelsPerContext].channels[lane % kChannelsPerContext].copy_next;
     if (lane / kChannelsPerContext == static_cast<uint32_t>(index)) {
       if (before) {
         const uint32_t kept = before - 1;
-        journal_.set(file_.contexts[kept / kChannelsPerContext].channels[kept % kChannelsPerContext].copy_next, next);
+        journal_.set(
+            file_.contexts[kept / kChannelsPerContext].channels[kept % kChannelsPerContext].copy_next, next);
       } else {
         journal_.set(device_.copy_head, next);
         engine_was_ours = true;
@@ -436,7 +439,8 @@ void Engine::recover() {
   const int end = file_.context_end.load(std::memory_order_relaxed);
   for (int index = 0; index < end; ++index) {
     const Context& context = file_.contexts[index];
-    if (context.device_plus_one.load(std::memory_order_relaxed) != device_plus_one || !context.owner_plus_one) {
+    if (context.device_plus_one.load(std::memory_order_relaxed) != device_plus_one ||
+        !context.owner_plus_one) {
       continue;
     }
     examine(index, ~0u);
@@ -473,7 +477,8 @@ uint64_t Engine::earliest_completion_ns(int index, int channel, uint64_t number,
   } else if (context.runnable & bit(channel)) {
     at_ns = add_saturating(earliest_sms_ns(index), state.head_ns);
   } else if (context.copying & bit(channel)) {
-    const bool first_in_queue = device_.copy_head == static_cast<uint32_t>(index * kChannelsPerContext + channel) + 1;
+    const bool first_in_queue =
+        device_.copy_head == static_cast<uint32_t>(index * kChannelsPerContext + channel) + 1;
     at_ns = first_in_queue ? device_.copy_end_ns : add_saturating(device_.copy_end_ns, first.duration_ns);
   } else if (context.held & bit(channel)) {
     at_ns = kNever;
@@ -499,8 +504,8 @@ uint64_t Engine::earliest_sms_ns(int index) const {
   return std::min(device_.slice_end_ns, earliest_idle_ns()) + switch_ns;
 }
 
-// When the current context, whose turn it is, can have nothing more to run: not before the work that one of its
-// running channels has in a row is done.
+// When the current context, whose turn it is, can have nothing more to run: not before the work that one of
+// its running channels has in a row is done.
 uint64_t Engine::earliest_idle_ns() const {
   const int index = device_.current - 1;
   const Context& context = file_.contexts[index];
@@ -562,7 +567,8 @@ uint32_t Engine::busy_percent(const BusyHistory& history, uint64_t window_ns) co
     const double bucket_busy_ns = bucket & ((1u << kHistoryBusyBits) - 1);
     // Of the bucket that the window begins in, its part.
     const uint64_t begin_ns = number * kHistoryBucketNs;
-    const double part = begin_ns < from_ns ? 1.0 - static_cast<double>(from_ns - begin_ns) / kHistoryBucketNs : 1.0;
+    const double part =
+        begin_ns < from_ns ? 1.0 - static_cast<double>(from_ns - begin_ns) / kHistoryBucketNs : 1.0;
     busy_ns += bucket_busy_ns * part;
   }
   return std::min<uint32_t>(100, busy_ns * 100 / window_ns + 0.5);

@@ -1,18 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How one simulated device passes its time: a discrete-event simulation of channels, contexts, SMs and a copy engine.
+// How one simulated device passes its time: a discrete-event simulation of channels, contexts, SMs and a copy
+// engine.
 //
 //  * A channel's items run one after another; the first that is not completed is its head.
-//  * A head starts when what it comes `after` is completed. Markers are then completed at once. Copies queue for the
+//  * A head starts when what it comes `after` is completed. Markers are then completed at once. Copies queue
+//  for the
 //    device's copy engine, which serves them in order, whatever context has the SMs.
-//  * Kernels run only while their context has the SMs. Contexts take turns of `time_slice_ns`, round robin; a change
-//    of context costs `context_switch_ns` in which nothing runs. A context with nothing to run gives way at once;
-//    one that is alone keeps the SMs and never switches. At the end of a turn kernels stop and go on in the next.
+//  * Kernels run only while their context has the SMs. Contexts take turns of `time_slice_ns`, round robin; a
+//  change
+//    of context costs `context_switch_ns` in which nothing runs. A context with nothing to run gives way at
+//    once; one that is alone keeps the SMs and never switches. At the end of a turn kernels stop and go on in
+//    the next.
 //  * Within its turn, a context's heads start in the order of their submission as long as their SMs fit.
 //
-// The engine is a pure function of its state and the times passed to it: it has no clock, lock or system call.
-// Whoever calls holds the device's lock, has brought the device to the present by advance(), and calls commit() when
-// done. After a holder died, recover() makes the state whole. Times of completion are exact whoever looks when.
+// The engine is a pure function of its state and the times passed to it: it has no clock, lock or system
+// call. Whoever calls holds the device's lock, has brought the device to the present by advance(), and calls
+// commit() when done. After a holder died, recover() makes the state whole. Times of completion are exact
+// whoever looks when.
 #pragma once
 
 #include "sim/journal.h"
@@ -34,8 +39,8 @@ class Engine {
   uint64_t submit(int context, int channel, const Work& work);
   void finish_spin(int context, int channel, uint64_t number);
 
-  // A time before which the item cannot be completed, unless a context goes or a spin is finished; kNever if only
-  // finish_spin() lets it. Never wrong, and tight enough to sleep by: exact for a context that is alone.
+  // A time before which the item cannot be completed, unless a context goes or a spin is finished; kNever if
+  // only finish_spin() lets it. Never wrong, and tight enough to sleep by: exact for a context that is alone.
   uint64_t earliest_completion_ns(int context, int channel, uint64_t number) const;
 
   // Takes the context's work away, running or not. The entry can then be given back.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The GPUs that the simulator can be. Figures are from NVIDIA's data sheets and CUDA's compute-capability tables.
+// The GPUs that the simulator can be. Figures are from NVIDIA's data sheets and CUDA's compute-capability
+// tables.
 #pragma once
 
 #include <cstdint>
@@ -8,10 +9,10 @@
 namespace sim {
 
 struct GpuModel {
-  const char* key;               // as in `simgpu --gpu h100`
-  const char* name;              // as cuDeviceGetName and NVML say it
-  uint64_t memory_bytes;         // cuDeviceTotalMem
-  uint64_t reserved_bytes;       // NVML's total is memory_bytes + reserved_bytes
+  const char* key;          // as in `simgpu --gpu h100`
+  const char* name;         // as cuDeviceGetName and NVML say it
+  uint64_t memory_bytes;    // cuDeviceTotalMem
+  uint64_t reserved_bytes;  // NVML's total is memory_bytes + reserved_bytes
   int sm_count;
   int cc_major, cc_minor;
   int threads_per_sm;

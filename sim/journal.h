@@ -3,9 +3,9 @@
 // Undo journal of one device's shared state. Whoever holds the device's lock may be killed between any two
 // instructions; the next holder then calls roll_back() and finds the state of the last commit().
 //
-// Every change goes through set(): the old value is in the journal before the new one is in the field. One thread
-// writes at a time (the lock), and x86 makes a thread's stores visible in their order, so it takes only the
-// compiler's ordering to be safe against SIGKILL.
+// Every change goes through set(): the old value is in the journal before the new one is in the field. One
+// thread writes at a time (the lock), and x86 makes a thread's stores visible in their order, so it takes
+// only the compiler's ordering to be safe against SIGKILL.
 #pragma once
 
 #include <atomic>

@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The node file: everything that the processes of a simulated node share. Only the simulator's own processes of one
-// build map it, so its layout is no promise to anyone; a file of another layout is refused by `version`.
+// The node file: everything that the processes of a simulated node share. Only the simulator's own processes
+// of one build map it, so its layout is no promise to anyone; a file of another layout is refused by
+// `version`.
 //
-// All zeroes is a valid empty state, and the file is sparse: a context or channel that nobody used costs no memory.
+// All zeroes is a valid empty state, and the file is sparse: a context or channel that nobody used costs no
+// memory.
 //
-//   header | settings | devices[16]: lock, engine state, processes, journal | contexts[2560] | rings[2560][32][1024]
+//   header | settings | devices[16]: lock, engine state, processes, journal | contexts[2560] |
+//   rings[2560][32][1024]
 //
-// Whatever belongs to a device (its contexts' entries included) is written under that device's lock, and, except
-// where a field says otherwise, through the device's journal (journal.h).
+// Whatever belongs to a device (its contexts' entries included) is written under that device's lock, and,
+// except where a field says otherwise, through the device's journal (journal.h).
 #pragma once
 
 #include <pthread.h>
@@ -29,30 +32,32 @@ constexpr int kMaxAfter = 4;
 constexpr int kJournalEntries = 4096;
 constexpr uint64_t kNever = UINT64_MAX;
 
-// Busy time of the last second or so, in buckets of 10 ms. A bucket holds its number (time / 10 ms) above, and the
-// busy nanoseconds within it below, in one word, so that a stale bucket is recognised and one store updates both.
+// Busy time of the last second or so, in buckets of 10 ms. A bucket holds its number (time / 10 ms) above,
+// and the busy nanoseconds within it below, in one word, so that a stale bucket is recognised and one store
+// updates both.
 constexpr int kHistoryBuckets = 128;
 constexpr uint64_t kHistoryBucketNs = 10'000'000;
 constexpr int kHistoryBusyBits = 24;
 static_assert(kHistoryBucketNs < (1u << kHistoryBusyBits));
 
-// Not journaled: a bucket that a killed writer had filled already is filled again, and no bucket takes more than its
-// width.
+// Not journaled: a bucket that a killed writer had filled already is filled again, and no bucket takes more
+// than its width.
 struct BusyHistory {
   uint64_t buckets[kHistoryBuckets];
 };
 
-// One submitted piece of work. Not journaled: an item is written before its channel's `submitted` makes it visible,
-// and what is written later (completed_ns, finished) is never read before the journaled word that goes with it.
+// One submitted piece of work. Not journaled: an item is written before its channel's `submitted` makes it
+// visible, and what is written later (completed_ns, finished) is never read before the journaled word that
+// goes with it.
 struct WorkItem {
-  uint64_t order;         // device-wide, by time of submission
+  uint64_t order;  // device-wide, by time of submission
   uint64_t duration_ns;
-  uint64_t work_end_ns;   // the durations of all the channel's work up to and with this, summed
+  uint64_t work_end_ns;  // the durations of all the channel's work up to and with this, summed
   uint64_t completed_ns;
   uint32_t sms;
   Work::Kind kind;
   uint8_t after_count;
-  uint8_t finished;       // of a kSpin: finish_spin() was called
+  uint8_t finished;  // of a kSpin: finish_spin() was called
   uint8_t unused;
   uint64_t after[kMaxAfter];  // channel << 48 | number
 };
@@ -105,10 +110,12 @@ struct Device {
   uint64_t now_ns;  // the simulation has been played up to here
   uint64_t last_order;
 
-  // The context that has the SMs, as index + 1. It keeps them while it has nothing to run and nobody else has.
+  // The context that has the SMs, as index + 1. It keeps them while it has nothing to run and nobody else
+  // has.
   uint32_t current;
   uint32_t ready_head, ready_tail;  // contexts with work for the SMs that wait for their turn, as index + 1
-  uint32_t copy_head, copy_tail;    // as lane + 1, lane = context * kChannelsPerContext + channel; the head runs
+  uint32_t copy_head,
+      copy_tail;  // as lane + 1, lane = context * kChannelsPerContext + channel; the head runs
   uint32_t unused;
   uint64_t switch_end_ns;  // 0: not switching
   uint64_t slice_end_ns;   // meaningful while somebody waits

@@ -93,7 +93,8 @@ bool parse_driver_version(const char* text, uint32_t* version) {
 
 bool check_settings(const NodeSettings& settings, std::string* error) {
   if (settings.device_count < 1 || settings.device_count > kMaxDevices) {
-    *error = "a node of " + std::to_string(settings.device_count) + " GPUs: give 1 to " + std::to_string(kMaxDevices);
+    *error = "a node of " + std::to_string(settings.device_count) + " GPUs: give 1 to " +
+             std::to_string(kMaxDevices);
     return false;
   }
   const GpuModel* model = find_gpu_model(settings.gpu);
@@ -123,7 +124,7 @@ bool settings_from_environment(NodeSettings* settings, std::string* error) {
       *error = std::string("SIMGPU_GPU='") + gpu + "': no such GPU model";
       return false;
     }
-    strncpy(settings->gpu, gpu, sizeof(settings->gpu));
+    memcpy(settings->gpu, gpu, strlen(gpu) + 1);
   }
   if (const char* driver = getenv("SIMGPU_DRIVER")) {
     if (!parse_driver_version(driver, &settings->driver_version)) {
@@ -137,7 +138,8 @@ bool settings_from_environment(NodeSettings* settings, std::string* error) {
          number_from_environment("SIMGPU_SWITCH_NS", kHourNs, &settings->context_switch_ns, error) &&
          number_from_environment("SIMGPU_CONTEXT_BYTES", 1ull << 40, &settings->context_bytes, error) &&
          number_from_environment("SIMGPU_KERNEL_NS", kHourNs, &settings->default_kernel_ns, error) &&
-         number_from_environment("SIMGPU_COPY_BYTES_PER_US", 1ull << 40, &settings->copy_bytes_per_us, error) &&
+         number_from_environment("SIMGPU_COPY_BYTES_PER_US", 1ull << 40, &settings->copy_bytes_per_us,
+                                 error) &&
          check_settings(*settings, error);
 }
 
@@ -157,14 +159,18 @@ NodeFile* open_node(const std::string& directory, std::string* error) {
       *error = why("cannot map the node file " + path, errno);
       return nullptr;
     }
-    if (file->magic == kNodeMagic && file->version == kNodeVersion && file->size_bytes == sizeof(NodeFile)) return file;
+    if (file->magic == kNodeMagic && file->version == kNodeVersion && file->size_bytes == sizeof(NodeFile))
+      return file;
     unmap_node(file);
   }
-  *error = path + " is not a node file of this version of the simulator: remove it, and run no two versions on a node";
+  *error =
+      path +
+      " is not a node file of this version of the simulator: remove it, and run no two versions on a node";
   return nullptr;
 }
 
-NodeFile* open_or_create_node(const std::string& directory, const NodeSettings& settings, std::string* error) {
+NodeFile* open_or_create_node(const std::string& directory, const NodeSettings& settings,
+                              std::string* error) {
   if (NodeFile* file = open_node(directory, error)) return file;
   if (!error->empty()) return nullptr;
 

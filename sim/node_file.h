@@ -9,7 +9,8 @@
 
 namespace sim {
 
-// Reads SIMGPU_GPU, SIMGPU_COUNT, SIMGPU_DRIVER and the rest into settings. False: *error says which value is bad.
+// Reads SIMGPU_GPU, SIMGPU_COUNT, SIMGPU_DRIVER and the rest into settings. False: *error says which value is
+// bad.
 bool settings_from_environment(NodeSettings* settings, std::string* error);
 
 // Checks what settings from any source must satisfy.
@@ -18,8 +19,8 @@ bool check_settings(const NodeSettings& settings, std::string* error);
 // "13.0" -> 13000. False if it is not of that form.
 bool parse_driver_version(const char* text, uint32_t* version);
 
-// Maps the node file in the directory; without one, makes it with these settings first. Of several that do so at
-// once, one makes it and all map the same. nullptr: *error says why.
+// Maps the node file in the directory; without one, makes it with these settings first. Of several that do so
+// at once, one makes it and all map the same. nullptr: *error says why.
 NodeFile* open_or_create_node(const std::string& directory, const NodeSettings& settings, std::string* error);
 
 // Maps the node file in the directory. nullptr and an empty *error: there is none.

@@ -33,11 +33,12 @@ int read_stat(uint64_t pid, Stat* out) {
   close(fd);
   if (length <= 0) return length < 0 ? error : ESRCH;
   text[length] = 0;
-  // The second field, the name, is in parentheses and may hold anything; state is the third, num_threads the 20th,
-  // starttime the 22nd.
+  // The second field, the name, is in parentheses and may hold anything; state is the third, num_threads the
+  // 20th, starttime the 22nd.
   const char* rest = strrchr(text, ')');
   unsigned long long start_time;
-  const char* const fields = " %c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %ld %*d %llu";
+  const char* const fields =
+      " %c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %ld %*d %llu";
   if (!rest || sscanf(rest + 1, fields, &out->state, &out->threads, &start_time) != 3) return EPROTO;
   out->start_time = start_time;
   return 0;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Who a process is, so that another can tell later whether it still lives. The processes of a node share a pid
-// namespace and can see each other in /proc.
+// Who a process is, so that another can tell later whether it still lives. The processes of a node share a
+// pid namespace and can see each other in /proc.
 #pragma once
 
 #include <cstdint>

@@ -50,7 +50,7 @@ NodeSettings apply(const CLI::App& app, const Options& options, NodeSettings set
   const auto given = [&app](const char* name) { return app.count(name) > 0; };
   if (given("--gpu")) {
     if (options.gpu.size() >= sizeof(settings.gpu)) fail(kUsageError, "no GPU model '" + options.gpu + "'");
-    strncpy(settings.gpu, options.gpu.c_str(), sizeof(settings.gpu));
+    memcpy(settings.gpu, options.gpu.c_str(), options.gpu.size() + 1);
   }
   if (given("--driver") && !parse_driver_version(options.driver.c_str(), &settings.driver_version)) {
     fail(kUsageError, "--driver '" + options.driver + "': give major.minor, as in 13.0");
@@ -217,10 +217,14 @@ int main(int argc, char** argv) {
   app.add_option("--gpu", options.gpu, "Model (see simgpu list). Default: h100");
   app.add_option("--count", options.count, "How many GPUs. Default: 1");
   app.add_option("--driver", options.driver, "CUDA version of the driver. Default: 13.0");
-  app.add_option("--time-slice-us", options.time_slice_us, "A context's turn on the GPU. Default: 2000")->check(CLI::Range(kHourUs));
-  app.add_option("--switch-us", options.switch_us, "Time lost at a change of context. Default: 100")->check(CLI::Range(kHourUs));
-  app.add_option("--context-mib", options.context_mib, "Memory that a context takes. Default: 500")->check(CLI::Range(kTiBInMiB));
-  app.add_option("--kernel-us", options.kernel_us, "A kernel of which nothing else is known. Default: 10")->check(CLI::Range(kHourUs));
+  app.add_option("--time-slice-us", options.time_slice_us, "A context's turn on the GPU. Default: 2000")
+      ->check(CLI::Range(kHourUs));
+  app.add_option("--switch-us", options.switch_us, "Time lost at a change of context. Default: 100")
+      ->check(CLI::Range(kHourUs));
+  app.add_option("--context-mib", options.context_mib, "Memory that a context takes. Default: 500")
+      ->check(CLI::Range(kTiBInMiB));
+  app.add_option("--kernel-us", options.kernel_us, "A kernel of which nothing else is known. Default: 10")
+      ->check(CLI::Range(kHourUs));
   app.add_option("--kernel", options.kernels, "NAME=US: kernels with NAME in their name. May be repeated")
       ->allow_extra_args(false);
   CLI::App* list = app.add_subcommand("list", "Show the GPU models");

@@ -2,10 +2,12 @@
 //
 // What the functions of the simulated NVML have in common: the checks that each begins with.
 //
-// A function that is not defined in this folder is NVML_ERROR_NOT_SUPPORTED; the driver table's generator sees to it.
+// A function that is not defined in this folder is NVML_ERROR_NOT_SUPPORTED; the driver table's generator
+// sees to it.
 #pragma once
 
-// The un-suffixed functions have the oldest structures, as in the real library; without this, nvml.h would rename them.
+// The un-suffixed functions have the oldest structures, as in the real library; without this, nvml.h would
+// rename them.
 #define NVML_NO_UNVERSIONED_FUNC_DEFS
 #include <nvml.h>
 

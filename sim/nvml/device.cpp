@@ -22,8 +22,8 @@ constexpr int kTextBytes = 64;
 void write_uuid(int device, char out[kTextBytes]) {
   uint8_t b[16];
   Node::get().uuid(device, b);
-  snprintf(out, kTextBytes, "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", b[0], b[1],
-           b[2], b[3], b[4], b[5], b[6], b[7], b[8], b[9], b[10], b[11], b[12], b[13], b[14], b[15]);
+  snprintf(out, kTextBytes, "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", b[0],
+           b[1], b[2], b[3], b[4], b[5], b[6], b[7], b[8], b[9], b[10], b[11], b[12], b[13], b[14], b[15]);
 }
 
 void write_serial(int device, char out[kTextBytes]) { snprintf(out, kTextBytes, "16500000%05d", device); }
@@ -44,7 +44,8 @@ unsigned int pci_device_id(int device) {
   constexpr struct {
     const char* key;
     unsigned int id;
-  } kIds[] = {{"a100", 0x20b2}, {"h100", 0x2330}, {"h200", 0x2335}, {"l40s", 0x26b9}, {"b200", 0x2901}, {"sm188", 0x2bb5}};
+  } kIds[] = {{"a100", 0x20b2}, {"h100", 0x2330}, {"h200", 0x2335},
+              {"l40s", 0x26b9}, {"b200", 0x2901}, {"sm188", 0x2bb5}};
   for (const auto& row : kIds) {
     if (strcmp(row.key, model(device).key) == 0) return row.id << 16 | 0x10de;
   }
@@ -57,7 +58,8 @@ int clock_mhz(int device, nvmlClockType_t type) {
 
 bool is_clock(nvmlClockType_t type) { return type >= NVML_CLOCK_GRAPHICS && type < NVML_CLOCK_COUNT; }
 
-nvmlReturn_t answer_device_text(nvmlDevice_t handle, void (*write)(int, char*), char* out, unsigned int length) {
+nvmlReturn_t answer_device_text(nvmlDevice_t handle, void (*write)(int, char*), char* out,
+                                unsigned int length) {
   int device;
   if (const nvmlReturn_t error = find_device(handle, &device)) return error;
   char text[kTextBytes];
@@ -96,7 +98,8 @@ nvmlReturn_t sim_nvmlDeviceGetCount(unsigned int* count) { return sim_nvmlDevice
 
 nvmlReturn_t sim_nvmlDeviceGetHandleByIndex_v2(unsigned int index, nvmlDevice_t* handle) {
   if (!sim::nvml_is_initialized()) return NVML_ERROR_UNINITIALIZED;
-  if (!handle || index >= static_cast<unsigned int>(Node::get().device_count())) return NVML_ERROR_INVALID_ARGUMENT;
+  if (!handle || index >= static_cast<unsigned int>(Node::get().device_count()))
+    return NVML_ERROR_INVALID_ARGUMENT;
   *handle = sim::handle_of(index);
   return NVML_SUCCESS;
 }
@@ -198,7 +201,8 @@ nvmlReturn_t sim_nvmlDeviceGetPciInfo_v3(nvmlDevice_t handle, nvmlPciInfo_t* pci
     info.bus = bus;
     info.device = dev;
     info.pciDeviceId = info.pciSubSystemId = sim::pci_device_id(device);
-    snprintf(info.busIdLegacy, sizeof(info.busIdLegacy), "%04X:%02X:%02X.0", domain & 0xffff, bus & 0xff, dev & 0xff);
+    snprintf(info.busIdLegacy, sizeof(info.busIdLegacy), "%04X:%02X:%02X.0", domain & 0xffff, bus & 0xff,
+             dev & 0xff);
     snprintf(info.busId, sizeof(info.busId), "%08X:%02X:%02X.0", domain, bus & 0xff, dev & 0xff);
     return info;
   });
@@ -283,7 +287,9 @@ nvmlReturn_t sim_nvmlDeviceGetBusType(nvmlDevice_t handle, nvmlBusType_t* type) 
   return answer(handle, type, NVML_BUS_TYPE_PCIE);
 }
 
-nvmlReturn_t sim_nvmlDeviceGetMultiGpuBoard(nvmlDevice_t handle, unsigned int* multi) { return answer(handle, multi, 0); }
+nvmlReturn_t sim_nvmlDeviceGetMultiGpuBoard(nvmlDevice_t handle, unsigned int* multi) {
+  return answer(handle, multi, 0);
+}
 
 nvmlReturn_t sim_nvmlDeviceGetVbiosVersion(nvmlDevice_t handle, char* version, unsigned int length) {
   return sim::answer_device_text(
@@ -322,7 +328,8 @@ nvmlReturn_t sim_nvmlDeviceIsMigDeviceHandle(nvmlDevice_t handle, unsigned int* 
   return answer(handle, is_mig, 0);
 }
 
-nvmlReturn_t sim_nvmlDeviceGetEccMode(nvmlDevice_t handle, nvmlEnableState_t* current, nvmlEnableState_t* pending) {
+nvmlReturn_t sim_nvmlDeviceGetEccMode(nvmlDevice_t handle, nvmlEnableState_t* current,
+                                      nvmlEnableState_t* pending) {
   if (!pending) return NVML_ERROR_INVALID_ARGUMENT;
   const nvmlReturn_t error = answer(handle, current, NVML_FEATURE_ENABLED);
   return error ? error : answer(handle, pending, NVML_FEATURE_ENABLED);
@@ -341,7 +348,8 @@ nvmlReturn_t sim_nvmlDeviceGetVirtualizationMode(nvmlDevice_t handle, nvmlGpuVir
   return answer(handle, mode, NVML_GPU_VIRTUALIZATION_MODE_NONE);
 }
 
-nvmlReturn_t sim_nvmlDeviceGetGspFirmwareMode(nvmlDevice_t handle, unsigned int* enabled, unsigned int* by_default) {
+nvmlReturn_t sim_nvmlDeviceGetGspFirmwareMode(nvmlDevice_t handle, unsigned int* enabled,
+                                              unsigned int* by_default) {
   if (!by_default) return NVML_ERROR_INVALID_ARGUMENT;
   const nvmlReturn_t error = answer(handle, enabled, 1);
   return error ? error : answer(handle, by_default, 1);
@@ -358,15 +366,18 @@ nvmlReturn_t sim_nvmlDeviceGetClockInfo(nvmlDevice_t handle, nvmlClockType_t typ
   return sim_nvmlDeviceGetMaxClockInfo(handle, type, mhz);
 }
 
-nvmlReturn_t sim_nvmlDeviceGetApplicationsClock(nvmlDevice_t handle, nvmlClockType_t type, unsigned int* mhz) {
+nvmlReturn_t sim_nvmlDeviceGetApplicationsClock(nvmlDevice_t handle, nvmlClockType_t type,
+                                                unsigned int* mhz) {
   return sim_nvmlDeviceGetMaxClockInfo(handle, type, mhz);
 }
 
-nvmlReturn_t sim_nvmlDeviceGetDefaultApplicationsClock(nvmlDevice_t handle, nvmlClockType_t type, unsigned int* mhz) {
+nvmlReturn_t sim_nvmlDeviceGetDefaultApplicationsClock(nvmlDevice_t handle, nvmlClockType_t type,
+                                                       unsigned int* mhz) {
   return sim_nvmlDeviceGetMaxClockInfo(handle, type, mhz);
 }
 
-nvmlReturn_t sim_nvmlDeviceGetClock(nvmlDevice_t handle, nvmlClockType_t type, nvmlClockId_t, unsigned int* mhz) {
+nvmlReturn_t sim_nvmlDeviceGetClock(nvmlDevice_t handle, nvmlClockType_t type, nvmlClockId_t,
+                                    unsigned int* mhz) {
   return sim_nvmlDeviceGetMaxClockInfo(handle, type, mhz);
 }
 
@@ -406,7 +417,9 @@ nvmlReturn_t sim_nvmlDeviceGetCurrPcieLinkWidth(nvmlDevice_t handle, unsigned in
   return answer(handle, width, 16);
 }
 
-nvmlReturn_t sim_nvmlDeviceGetNumFans(nvmlDevice_t handle, unsigned int* fans) { return answer(handle, fans, 0); }
+nvmlReturn_t sim_nvmlDeviceGetNumFans(nvmlDevice_t handle, unsigned int* fans) {
+  return answer(handle, fans, 0);
+}
 
 // --- Where it is. The devices hang on one host bridge, reach each other over PCIe and have no fabric.
 
@@ -423,8 +436,8 @@ nvmlReturn_t sim_nvmlDeviceOnSameBoard(nvmlDevice_t first, nvmlDevice_t second, 
   return answer(first, same, first == second);
 }
 
-nvmlReturn_t sim_nvmlDeviceGetP2PStatus(nvmlDevice_t first, nvmlDevice_t second, nvmlGpuP2PCapsIndex_t capability,
-                                        nvmlGpuP2PStatus_t* status) {
+nvmlReturn_t sim_nvmlDeviceGetP2PStatus(nvmlDevice_t first, nvmlDevice_t second,
+                                        nvmlGpuP2PCapsIndex_t capability, nvmlGpuP2PStatus_t* status) {
   int device;
   if (const nvmlReturn_t error = find_device(second, &device)) return error;
   const bool can = capability == NVML_P2P_CAPS_INDEX_READ || capability == NVML_P2P_CAPS_INDEX_WRITE ||
@@ -441,7 +454,8 @@ nvmlReturn_t sim_nvmlDeviceGetGpuFabricInfoV(nvmlDevice_t handle, nvmlGpuFabricI
   if (const nvmlReturn_t error = find_device(handle, &device)) return error;
   if (!info) return NVML_ERROR_INVALID_ARGUMENT;
   const unsigned int version = info->version;
-  if (version != nvmlGpuFabricInfo_v2 && version != nvmlGpuFabricInfo_v3) return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+  if (version != nvmlGpuFabricInfo_v2 && version != nvmlGpuFabricInfo_v3)
+    return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
   // The caller's structure is as long as its version says; all zeroes is "not supported".
   memset(info, 0, version & 0xffffff);
   info->version = version;

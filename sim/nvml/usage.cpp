@@ -73,7 +73,6 @@ uint64_t window_since(uint64_t last_seen_us, uint64_t now_us) {
   return std::clamp((now_us - last_seen_us) * 1000, kUtilizationWindowNs, kLongestWindowNs);
 }
 
-
 }  // namespace
 }  // namespace sim
 
@@ -194,14 +193,15 @@ nvmlReturn_t sim_nvmlDeviceGetProcessUtilization(nvmlDevice_t handle, nvmlProces
     samples[i] = {};
     samples[i].pid = list[i].pid;
     samples[i].timeStamp = now_us;
-    samples[i].smUtil = Node::get().process_utilization_percent(device, list[i].pid,
-                                                                sim::window_since(last_seen_us, now_us));
+    samples[i].smUtil =
+        Node::get().process_utilization_percent(device, list[i].pid, sim::window_since(last_seen_us, now_us));
     samples[i].memUtil = samples[i].smUtil / 2;
   }
   return NVML_SUCCESS;
 }
 
-nvmlReturn_t sim_nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice_t handle, nvmlProcessesUtilizationInfo_t* info) {
+nvmlReturn_t sim_nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice_t handle,
+                                                       nvmlProcessesUtilizationInfo_t* info) {
   int device;
   if (const nvmlReturn_t error = find_device(handle, &device)) return error;
   if (!info) return NVML_ERROR_INVALID_ARGUMENT;
@@ -217,20 +217,22 @@ nvmlReturn_t sim_nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice_t handle, nvml
     sample = {};
     sample.pid = list[i].pid;
     sample.timeStamp = now_us;
-    sample.smUtil = Node::get().process_utilization_percent(device, list[i].pid,
-                                                            sim::window_since(info->lastSeenTimeStamp, now_us));
+    sample.smUtil = Node::get().process_utilization_percent(
+        device, list[i].pid, sim::window_since(info->lastSeenTimeStamp, now_us));
     sample.memUtil = sample.smUtil / 2;
   }
   return NVML_SUCCESS;
 }
 
-nvmlReturn_t sim_nvmlDeviceGetEncoderUtilization(nvmlDevice_t handle, unsigned int* percent, unsigned int* period_us) {
+nvmlReturn_t sim_nvmlDeviceGetEncoderUtilization(nvmlDevice_t handle, unsigned int* percent,
+                                                 unsigned int* period_us) {
   if (!period_us) return NVML_ERROR_INVALID_ARGUMENT;
   const nvmlReturn_t error = answer(handle, percent, 0);
   return error ? error : answer(handle, period_us, sim::kUtilizationWindowNs / 1000);
 }
 
-nvmlReturn_t sim_nvmlDeviceGetDecoderUtilization(nvmlDevice_t handle, unsigned int* percent, unsigned int* period_us) {
+nvmlReturn_t sim_nvmlDeviceGetDecoderUtilization(nvmlDevice_t handle, unsigned int* percent,
+                                                 unsigned int* period_us) {
   return sim_nvmlDeviceGetEncoderUtilization(handle, percent, period_us);
 }
 
@@ -267,7 +269,8 @@ nvmlReturn_t sim_nvmlDeviceGetPowerManagementLimitConstraints(nvmlDevice_t handl
   return NVML_SUCCESS;
 }
 
-nvmlReturn_t sim_nvmlDeviceGetTemperature(nvmlDevice_t handle, nvmlTemperatureSensors_t sensor, unsigned int* celsius) {
+nvmlReturn_t sim_nvmlDeviceGetTemperature(nvmlDevice_t handle, nvmlTemperatureSensors_t sensor,
+                                          unsigned int* celsius) {
   if (sensor != NVML_TEMPERATURE_GPU) return NVML_ERROR_INVALID_ARGUMENT;
   return answer(handle, celsius, [](int device) {
     return 32 + Node::get().utilization_percent(device, sim::kUtilizationWindowNs) * 3 / 10;
@@ -278,7 +281,8 @@ nvmlReturn_t sim_nvmlDeviceGetTemperatureV(nvmlDevice_t handle, nvmlTemperature_
   if (!temperature) return NVML_ERROR_INVALID_ARGUMENT;
   if (temperature->version != nvmlTemperature_v1) return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
   unsigned int celsius;
-  if (const nvmlReturn_t error = sim_nvmlDeviceGetTemperature(handle, temperature->sensorType, &celsius)) return error;
+  if (const nvmlReturn_t error = sim_nvmlDeviceGetTemperature(handle, temperature->sensorType, &celsius))
+    return error;
   temperature->temperature = static_cast<int>(celsius);
   return NVML_SUCCESS;
 }
@@ -286,10 +290,15 @@ nvmlReturn_t sim_nvmlDeviceGetTemperatureV(nvmlDevice_t handle, nvmlTemperature_
 nvmlReturn_t sim_nvmlDeviceGetTemperatureThreshold(nvmlDevice_t handle, nvmlTemperatureThresholds_t threshold,
                                                    unsigned int* celsius) {
   switch (threshold) {
-    case NVML_TEMPERATURE_THRESHOLD_SHUTDOWN: return answer(handle, celsius, 92);
-    case NVML_TEMPERATURE_THRESHOLD_SLOWDOWN: return answer(handle, celsius, 89);
-    case NVML_TEMPERATURE_THRESHOLD_MEM_MAX: return answer(handle, celsius, 95);
-    case NVML_TEMPERATURE_THRESHOLD_GPU_MAX: return answer(handle, celsius, 87);
-    default: return NVML_ERROR_NOT_SUPPORTED;
+    case NVML_TEMPERATURE_THRESHOLD_SHUTDOWN:
+      return answer(handle, celsius, 92);
+    case NVML_TEMPERATURE_THRESHOLD_SLOWDOWN:
+      return answer(handle, celsius, 89);
+    case NVML_TEMPERATURE_THRESHOLD_MEM_MAX:
+      return answer(handle, celsius, 95);
+    case NVML_TEMPERATURE_THRESHOLD_GPU_MAX:
+      return answer(handle, celsius, 87);
+    default:
+      return NVML_ERROR_NOT_SUPPORTED;
   }
 }

@@ -82,7 +82,8 @@ TEST_F(NvmlTest, device_is_found_by_each_of_its_names) {
   EXPECT_EQ(found, second_);
   EXPECT_EQ(nvmlDeviceGetHandleByPciBusId_v2(pci.busIdLegacy, &found), NVML_SUCCESS);
   EXPECT_EQ(found, second_);
-  EXPECT_EQ(nvmlDeviceGetHandleByUUID("GPU-00000000-0000-0000-0000-000000000000", &found), NVML_ERROR_NOT_FOUND);
+  EXPECT_EQ(nvmlDeviceGetHandleByUUID("GPU-00000000-0000-0000-0000-000000000000", &found),
+            NVML_ERROR_NOT_FOUND);
   EXPECT_EQ(nvmlDeviceGetHandleByIndex_v2(2, &found), NVML_ERROR_INVALID_ARGUMENT);
   EXPECT_EQ(nvmlDeviceGetName(reinterpret_cast<nvmlDevice_t>(&found), name, 96), NVML_ERROR_INVALID_ARGUMENT);
 }
