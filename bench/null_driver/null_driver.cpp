@@ -24,6 +24,7 @@ namespace {
 constexpr CUdevice kDevice = 0;
 constexpr size_t kDeviceBytes = size_t{80} << 30;
 constexpr int kDriverVersion = 13000;
+constexpr float kElapsedMs = 0.001f;  // between any two events: who measures gets an answer to go by
 
 struct Lookup {
   uint16_t base_name;
@@ -171,8 +172,8 @@ CUresult null_cuStreamIsCapturing(CUstream, CUstreamCaptureStatus* status) {
   return answer(status, CU_STREAM_CAPTURE_STATUS_NONE);
 }
 CUresult null_cuEventCreate(CUevent* event, unsigned int) { return make(event); }
-CUresult null_cuEventElapsedTime(float* ms, CUevent, CUevent) { return answer(ms, 0.0f); }
-CUresult null_cuEventElapsedTime_v2(float* ms, CUevent, CUevent) { return answer(ms, 0.0f); }
+CUresult null_cuEventElapsedTime(float* ms, CUevent, CUevent) { return answer(ms, kElapsedMs); }
+CUresult null_cuEventElapsedTime_v2(float* ms, CUevent, CUevent) { return answer(ms, kElapsedMs); }
 
 // --- Memory.
 
