@@ -10,6 +10,9 @@
 namespace broker {
 namespace {
 
+// A quota made from 30 % is a byte less than that, and still 30 %.
+constexpr double kRounding = 1e-6;
+
 bool uses(const Terms& terms, int gpu) {
   return std::any_of(terms.gpus.begin(), terms.gpus.end(),
                      [&](const Grant& grant) { return grant.gpu == gpu; });
@@ -140,7 +143,7 @@ Status Admission::complete(const Wish& wish, std::span<const int> gpus, Terms* t
   if (wish.compute_percent) {
     terms->compute_percent = *wish.compute_percent;
   } else if (memory_given) {
-    terms->compute_percent = std::clamp(static_cast<uint32_t>(largest_part * 100), 1u, 100u);
+    terms->compute_percent = std::clamp(static_cast<uint32_t>(largest_part * 100 + kRounding), 1u, 100u);
     terms->compute_percent = std::min(terms->compute_percent, std::max(1u, terms->compute_limit_percent));
   } else {
     uint32_t free = 100;

@@ -157,7 +157,12 @@ void Arbitration::remove(limiter::SliceKey key) {
 void Arbitration::use_slots(limiter::SliceKey key, uint32_t slots) {
   const std::lock_guard lock(mutex_);
   const auto found = entries_.find(key);
-  if (found != entries_.end()) found->second->slots = std::max(found->second->slots, slots);
+  if (found == entries_.end()) return;
+  Entry& entry = *found->second;
+  entry.slots = std::max(entry.slots, slots);
+  const uint64_t now = now_ns();
+  observe(entry, now);
+  decide(now);
 }
 
 void Arbitration::look(limiter::SliceKey key) {

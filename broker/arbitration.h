@@ -45,9 +45,9 @@ class Arbitration {
   void update(limiter::SliceKey key, const limiter::ArbiterTerms& terms);
   void remove(limiter::SliceKey key);
 
-  // Slots below this are looked at; only grows.
+  // A process has joined: slots below this are looked at; only grows.
   void use_slots(limiter::SliceKey key, uint32_t slots);
-  // Looks at the slice now, as if it had rung: a process has died, or attached.
+  // Looks at the slice now, as if it had rung: a process has died.
   void look(limiter::SliceKey key);
   // No launches any more, for good.
   void block(limiter::SliceKey key);

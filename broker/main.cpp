@@ -23,14 +23,12 @@ int stop_with(const broker::Status& status) {
   return 1;
 }
 
-// Ends the loop when there has been no slice for a while.
-void end_when_empty(broker::EventLoop& loop, const broker::Slices& slices, uint64_t linger_ns) {
-  const uint64_t since = slices.empty_since_ns();
-  const uint64_t now = broker::now_ns();
-  if (since != 0 && now >= since + linger_ns) return loop.stop();
-  if (since == 0) linger_ns = kTransientLingerNs;
-  loop.call_at(since == 0 ? now + linger_ns / 4 : since + linger_ns,
-               [&loop, &slices, linger_ns] { end_when_empty(loop, slices, linger_ns); });
+// Ends the loop if there is no slice then, and has been none since the call.
+void end_if_empty(broker::EventLoop& loop, const broker::Slices& slices, uint64_t linger_ns) {
+  const uint64_t since_ns = slices.empty_since_ns();
+  loop.call_at(broker::now_ns() + linger_ns, [&loop, &slices, since_ns] {
+    if (since_ns != 0 && slices.empty_since_ns() == since_ns) loop.stop();
+  });
 }
 
 // Every attached process costs a descriptor.
@@ -73,6 +71,8 @@ int main(int argc, char** argv) {
   if (broker::Status status = broker::lock_file(run.lock_file(), false, &lock); !status.ok()) {
     return stop_with({status.failure, "another broker serves " + run_dir + ": " + status.text});
   }
+  // Again: one that was just ending may have removed them before it gave the lock up.
+  if (broker::Status status = run.make(); !status.ok()) return stop_with(status);
   std::unique_ptr<broker::Nvml> nvml;
   if (broker::Status status = broker::Nvml::open(&nvml); !status.ok()) return stop_with(status);
 
@@ -100,15 +100,18 @@ int main(int argc, char** argv) {
     told_to_end = true;
     loop.stop();
   });
-  if (transient) end_when_empty(loop, slices, kTransientFirstNs);
+  if (transient) {
+    slices.when_emptied([&] { end_if_empty(loop, slices, kTransientLingerNs); });
+    end_if_empty(loop, slices, kTransientFirstNs);
+  }
   loop.run();
   service.reset();
 
   // Told to end: the slices' programs live on, and so do the slices.
   if (!told_to_end) {
     std::error_code ignored;
-    for (const std::string& path :
-         {run.socket(), run.slices(), run.records(), run.log_file(), run.lock_file()}) {
+    for (const std::string& path : {run.socket(), run.slices(), run.records(), run.log_file(),
+                                    run.start_lock_file(), run.lock_file()}) {
       std::filesystem::remove_all(path, ignored);
     }
     std::filesystem::remove(run.path(), ignored);

@@ -34,6 +34,7 @@ struct Nvml::Library {
   decltype(&::nvmlDeviceGetMemoryInfo) memory = nullptr;
   decltype(&::nvmlDeviceGetMemoryInfo_v2) memory_v2 = nullptr;                   // R510 and later
   decltype(&::nvmlDeviceGetComputeRunningProcesses_v3) processes = nullptr;      // R510 and later
+  decltype(&::nvmlDeviceGetUtilizationRates) utilization = nullptr;              // optional
   decltype(&::nvmlDeviceGetNumGpuCores) cores = nullptr;                         // optional
   decltype(&::nvmlDeviceGetCudaComputeCapability) compute_capability = nullptr;  // optional
 
@@ -61,6 +62,7 @@ struct Nvml::Library {
     find("nvmlDeviceGetComputeRunningProcesses_v3", &processes);
     // Before R510: the same structure under this name.
     if (processes == nullptr) find("nvmlDeviceGetComputeRunningProcesses_v2", &processes);
+    find("nvmlDeviceGetUtilizationRates", &utilization);
     find("nvmlDeviceGetNumGpuCores", &cores);
     find("nvmlDeviceGetCudaComputeCapability", &compute_capability);
     return init != nullptr && shutdown != nullptr && error_string != nullptr && driver_version != nullptr &&
@@ -198,6 +200,12 @@ bool Nvml::processes(int gpu, std::vector<ProcessMemory>* processes) const {
 uint64_t Nvml::used_bytes(int gpu) const {
   nvmlMemory_t memory = {};
   return library_->memory(library_->devices[gpu], &memory) == NVML_SUCCESS ? memory.used : 0;
+}
+
+uint32_t Nvml::busy_percent(int gpu) const {
+  nvmlUtilization_t utilization = {};
+  if (library_->utilization == nullptr) return 0;
+  return library_->utilization(library_->devices[gpu], &utilization) == NVML_SUCCESS ? utilization.gpu : 0;
 }
 
 }  // namespace broker

@@ -51,6 +51,8 @@ class Nvml {
   bool processes(int gpu, std::vector<ProcessMemory>* processes) const;
   // Memory in use on the GPU by anybody; 0 if NVML failed.
   uint64_t used_bytes(int gpu) const;
+  // Of the driver's last sampling period; 0 if NVML failed.
+  uint32_t busy_percent(int gpu) const;
 
  private:
   struct Library;

@@ -24,6 +24,8 @@ class RunDirectory {
 
   const std::string& path() const { return path_; }
   std::string lock_file() const { return path_ + "/broker.lock"; }
+  // Held by who starts a transient broker.
+  std::string start_lock_file() const { return path_ + "/start.lock"; }
   std::string socket() const { return path_ + "/broker.sock"; }
   std::string log_file() const { return path_ + "/broker.log"; }
   std::string slices() const { return path_ + "/slices"; }

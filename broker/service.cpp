@@ -25,6 +25,7 @@ grpc::Status to_grpc(const Status& status) {
     case Failure::kFull:
       return {grpc::StatusCode::RESOURCE_EXHAUSTED, status.text};
     case Failure::kSystem:
+    case Failure::kNoBroker:
       break;
   }
   return {grpc::StatusCode::INTERNAL, status.text};

@@ -302,7 +302,9 @@ void Slices::remove(Slice& slice) {
   remove_slice_directory(directory);
   unlink(run_.record(id).c_str());
   spdlog::info("slice {}: removed", id);
-  if (slices_.empty()) empty_since_ns_ = now_ns();
+  if (!slices_.empty()) return;
+  empty_since_ns_ = now_ns();
+  emptied_();
 }
 
 void Slices::quarantine(Slice& slice, const char* reason) {
@@ -381,6 +383,7 @@ void Slices::describe_node(v1::Node* node) {
     description->set_free_compute(now.free_compute(gpu.index));
     description->set_multiprocessors(gpu.multiprocessors);
     description->set_used_bytes(nvml_.used_bytes(gpu.index));
+    description->set_busy_percent(nvml_.busy_percent(gpu.index));
   }
   node->set_driver_version(nvml_.driver_version());
   node->set_broker_pid(static_cast<uint32_t>(getpid()));

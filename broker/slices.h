@@ -42,6 +42,8 @@ class Slices {
 
   // Since when there has been no slice; 0: there are some.
   uint64_t empty_since_ns() const { return empty_since_ns_; }
+  // Called each time that the last slice has gone.
+  void when_emptied(std::function<void()> emptied) { emptied_ = std::move(emptied); }
 
  private:
   struct Slice;
@@ -70,6 +72,7 @@ class Slices {
   std::map<std::string, std::unique_ptr<Slice>> slices_;  // by id
   limiter::SliceKey next_key_ = 1;
   uint64_t empty_since_ns_;
+  std::function<void()> emptied_ = [] {};
   Arbitration arbitration_;  // ends first: its threads look at the slices' files
 };
 

@@ -13,9 +13,10 @@ enum class Failure : uint8_t {
   kNone,
   kInvalid,  // can never be right
   kNotFound,
-  kExists,  // the name is taken
-  kFull,    // does not fit now
-  kSystem,  // the system or the driver refused
+  kExists,    // the name is taken
+  kFull,      // does not fit now
+  kSystem,    // the system or the driver refused
+  kNoBroker,  // nobody answers (seen by clients only)
 };
 
 struct [[nodiscard]] Status {

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ctl/client.h"
+
+#include <grpc/support/log.h>
+#include <grpcpp/grpcpp.h>
+
+#include <chrono>
+
+namespace ctl {
+namespace {
+
+constexpr std::chrono::seconds kDeadline(10);
+
+Failure to_failure(grpc::StatusCode code) {
+  switch (code) {
+    case grpc::StatusCode::OK:
+      return Failure::kNone;
+    case grpc::StatusCode::INVALID_ARGUMENT:
+      return Failure::kInvalid;
+    case grpc::StatusCode::NOT_FOUND:
+      return Failure::kNotFound;
+    case grpc::StatusCode::ALREADY_EXISTS:
+      return Failure::kExists;
+    case grpc::StatusCode::RESOURCE_EXHAUSTED:
+      return Failure::kFull;
+    case grpc::StatusCode::UNAVAILABLE:
+    case grpc::StatusCode::DEADLINE_EXCEEDED:
+      return Failure::kNoBroker;
+    default:
+      return Failure::kSystem;
+  }
+}
+
+}  // namespace
+
+Client::Client(const broker::RunDirectory& run) : socket_(run.socket()) {
+  // What goes wrong is said in our own words, once.
+  gpr_set_log_function([](gpr_log_func_args*) {});
+  grpc::ChannelArguments arguments;
+  // Each client connects for itself: one that found nobody must not make the next one wait.
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  stub_ = v1::Broker::NewStub(
+      grpc::CreateCustomChannel("unix:" + socket_, grpc::InsecureChannelCredentials(), arguments));
+}
+
+template <typename Call>
+Status Client::call(Call call) {
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + kDeadline);
+  const grpc::Status status = call(&context);
+  const Failure failure = to_failure(status.error_code());
+  if (failure == Failure::kNoBroker) return broker::fail(failure, "no broker answers on " + socket_);
+  return {failure, status.error_message()};
+}
+
+Status Client::get_node(v1::Node* node) {
+  return call([&](grpc::ClientContext* context) { return stub_->GetNode(context, {}, node); });
+}
+
+Status Client::prepare(const v1::PrepareSliceRequest& request, v1::Slice* slice) {
+  return call([&](grpc::ClientContext* context) { return stub_->PrepareSlice(context, request, slice); });
+}
+
+Status Client::release(const std::string& id, v1::ReleaseSliceResponse* response) {
+  v1::ReleaseSliceRequest request;
+  request.set_id(id);
+  return call([&](grpc::ClientContext* context) { return stub_->ReleaseSlice(context, request, response); });
+}
+
+Status Client::update(const v1::UpdateSliceRequest& request, v1::Slice* slice) {
+  return call([&](grpc::ClientContext* context) { return stub_->UpdateSlice(context, request, slice); });
+}
+
+Status Client::list(v1::ListSlicesResponse* response) {
+  return call([&](grpc::ClientContext* context) { return stub_->ListSlices(context, {}, response); });
+}
+
+}  // namespace ctl

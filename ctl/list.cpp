@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <chrono>
+#include <iostream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "ctl/client.h"
+#include "ctl/commands.h"
+#include "ctl/snapshot.h"
+#include "ctl/table.h"
+
+namespace ctl {
+namespace {
+
+constexpr std::chrono::milliseconds kSample(250);
+
+struct Listing {
+  std::vector<SliceView> slices;
+  std::map<std::string, double> received;        // percent, by id
+  std::map<std::string, std::string> gpu_names;  // by UUID
+  bool broker_answers = false;
+  v1::Node node;
+  std::vector<std::string> problems;
+};
+
+Listing look(const broker::RunDirectory& directory) {
+  Listing listing;
+  Client client(directory);
+  v1::ListSlicesResponse ignored;
+  listing.broker_answers = client.get_node(&listing.node).ok() && client.list(&ignored).ok();
+  for (const v1::Gpu& gpu : listing.node.gpus()) listing.gpu_names[gpu.uuid()] = std::to_string(gpu.index());
+
+  const std::vector<SliceView> before = read_slices(directory, &listing.problems);
+  if (!before.empty()) std::this_thread::sleep_for(kSample);
+  if (listing.broker_answers) static_cast<void>(client.list(&ignored));
+  listing.problems.clear();
+  listing.slices = read_slices(directory, &listing.problems);
+  for (const SliceView& slice : listing.slices) {
+    for (const SliceView& earlier : before) {
+      // An open gate is not metered: nobody else wants the GPU.
+      if (earlier.id == slice.id && !slice.open)
+        listing.received[slice.id] = received_percent(earlier, slice);
+    }
+  }
+  return listing;
+}
+
+double received_of(const Listing& listing, const SliceView& slice) {
+  const auto found = listing.received.find(slice.id);
+  return found == listing.received.end() ? -1 : found->second;
+}
+
+nlohmann::json to_json(const Listing& listing, const SliceView& slice) {
+  nlohmann::json json = {{"id", slice.id},
+                         {"directory", slice.directory},
+                         {"compute", slice.compute_percent},
+                         {"compute_limit", slice.compute_limit_percent},
+                         {"priority", slice.priority != 0},
+                         {"state", slice.condition},
+                         {"held_ns", slice.held_ns},
+                         {"waited_ns", slice.waited_ns},
+                         {"turns", slice.turns},
+                         {"overruns", slice.overruns},
+                         {"gpus", nlohmann::json::array()},
+                         {"processes", nlohmann::json::array()},
+                         {"counters", nlohmann::json::object()}};
+  const double received = received_of(listing, slice);
+  json["received_percent"] = received < 0 ? nlohmann::json() : nlohmann::json(received);
+  for (const GpuView& gpu : slice.gpus) {
+    json["gpus"].push_back({{"uuid", gpu.uuid},
+                            {"quota_bytes", gpu.quota_bytes},
+                            {"used_bytes", gpu.used_bytes()},
+                            {"held_bytes", gpu.held_bytes},
+                            {"overhead_bytes", gpu.overhead_bytes},
+                            {"orphaned_bytes", gpu.orphaned_bytes},
+                            {"free_bytes", gpu.free_bytes()}});
+  }
+  for (const ProcessView& process : slice.processes) {
+    json["processes"].push_back({{"pid", process.host_pid},
+                                 {"own_pid", process.own_pid},
+                                 {"name", process.name},
+                                 {"charged_bytes", process.charged_bytes},
+                                 {"contexts", process.contexts},
+                                 {"waiting", process.waiting}});
+  }
+  for (const CounterView& counter : slice.counters) json["counters"][counter.name] = counter.value;
+  return json;
+}
+
+void print_table(const Listing& listing) {
+  constexpr auto kRight = Table::Align::kRight;
+  Table table({{"SLICE"},
+               {"GPU"},
+               {"QUOTA", kRight},
+               {"USED", kRight},
+               {"OVERHEAD", kRight},
+               {"FREE", kRight},
+               {"COMPUTE", kRight},
+               {"LIMIT", kRight},
+               {"RECEIVED", kRight},
+               {"PROCS", kRight},
+               {"STATE"}});
+  for (const SliceView& slice : listing.slices) {
+    bool first = true;
+    for (const GpuView& gpu : slice.gpus) {
+      const auto name = listing.gpu_names.find(gpu.uuid);
+      const std::string share = std::to_string(slice.compute_percent) + " %";
+      const std::string limit = std::to_string(slice.compute_limit_percent) + " %";
+      const double received = received_of(listing, slice);
+      table.add({first ? slice.id : "",
+                 name != listing.gpu_names.end() ? name->second : gpu.uuid.substr(0, 12),
+                 broker::format_bytes(gpu.quota_bytes), broker::format_bytes(gpu.used_bytes()),
+                 broker::format_bytes(gpu.overhead_bytes + gpu.orphaned_bytes),
+                 broker::format_bytes(gpu.free_bytes()), first ? share : "", first ? limit : "",
+                 first ? format_percent(received) + (received < 0 ? "" : " %") : "",
+                 first ? std::to_string(slice.processes.size()) : "", first ? slice.condition : ""});
+      first = false;
+    }
+  }
+  if (listing.slices.empty()) {
+    std::cout << "no slices\n";
+  } else {
+    std::cout << table.text();
+  }
+}
+
+}  // namespace
+
+int list(const broker::RunDirectory& directory, bool json) {
+  const Listing listing = look(directory);
+  if (json) {
+    nlohmann::json all = {{"run_directory", directory.path()},
+                          {"broker_answers", listing.broker_answers},
+                          {"slices", nlohmann::json::array()},
+                          {"problems", listing.problems}};
+    for (const SliceView& slice : listing.slices) all["slices"].push_back(to_json(listing, slice));
+    std::cout << all.dump(2) << "\n";
+  } else {
+    print_table(listing);
+    if (!listing.broker_answers) std::cout << "(no broker answers on " << directory.socket() << ")\n";
+    for (const std::string& problem : listing.problems) std::cerr << "cuslicectl: " << problem << "\n";
+  }
+  return listing.problems.empty() ? 0 : 1;
+}
+
+}  // namespace ctl

@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// cuslicectl: slices from the command line.
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <climits>
+#include <iostream>
+
+#include "ctl/commands.h"
+
+namespace ctl {
+
+int report(const broker::Status& status) {
+  std::cerr << "cuslicectl: error: " << status.text << "\n";
+  return status.failure == broker::Failure::kInvalid ? 2 : 1;
+}
+
+std::string program_directory() {
+  char path[PATH_MAX];
+  const ssize_t length = readlink("/proc/self/exe", path, sizeof path);
+  const std::string text(path, length > 0 ? static_cast<size_t>(length) : 0);
+  return text.substr(0, text.rfind('/'));
+}
+
+}  // namespace ctl
+
+namespace {
+
+void add_memory(CLI::App* command, ctl::SliceOptions* slice, const std::string& help) {
+  command
+      ->add_option_function<std::string>(
+          "--memory",
+          [slice](const std::string& text) {
+            broker::MemoryAmount amount;
+            const broker::Status status = broker::parse_memory(text, &amount);
+            if (!status.ok()) throw CLI::ValidationError("--memory", status.text);
+            slice->memory = amount;
+          },
+          help)
+      ->type_name("SIZE|PERCENT%");
+}
+
+void add_share(CLI::App* command, const std::string& name, std::optional<uint32_t>* share,
+               const std::string& help) {
+  command
+      ->add_option_function<std::string>(
+          name,
+          [name, share](const std::string& text) {
+            uint32_t percent = 0;
+            const broker::Status status = broker::parse_share(text, &percent);
+            if (!status.ok()) throw CLI::ValidationError(name, status.text);
+            *share = percent;
+          },
+          help)
+      ->type_name("PERCENT");
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app("Slices of an NVIDIA GPU: so much memory and so much of its time for each program",
+               "cuslicectl");
+  app.require_subcommand(1);
+  app.set_version_flag("--version", CUSLICE_VERSION);
+  std::string run_dir = broker::default_run_directory();
+  app.add_option("--run-dir", run_dir, "where the broker and the slices are")->capture_default_str();
+
+  ctl::RunOptions run_options;
+  CLI::App* const run = app.add_subcommand("run", "Run a command in a slice of its own");
+  run->footer(
+      "If no broker answers, one is started for as long as there are slices.\n"
+      "Compute that is not given is in proportion to the memory, and memory to compute;\n"
+      "with neither, the command gets all that is free on one GPU.\n\n"
+      "  cuslicectl run --memory 10GiB --compute 25 -- python train.py");
+  add_memory(run, &run_options.slice, "GPU memory: 10GiB, 10Gi, 10GB, 512MiB, bytes, or 25% of the GPU");
+  add_share(run, "--compute", &run_options.slice.compute_percent,
+            "GPU time guaranteed when others want it too");
+  add_share(run, "--compute-limit", &run_options.slice.compute_limit_percent,
+            "GPU time never passed, even if the GPU is idle [100]");
+  run->add_flag_function(
+      "--priority", [&](int64_t) { run_options.slice.priority = true; },
+      "latency class: goes first while it has credit");
+  run->add_option("--gpu", run_options.gpus, "index or UUID; again for several [any with room]")
+      ->take_all()
+      ->expected(1)
+      ->allow_extra_args(false);
+  run->add_option("--name", run_options.name, "id of the slice [from the command]");
+  run->add_option("--lib-dir", run_options.lib_dir, "where the preloaded libraries are [../lib]");
+  run->add_option("command", run_options.command, "the command and its arguments")->required();
+  run->positionals_at_end();
+
+  bool list_json = false;
+  CLI::App* const list = app.add_subcommand("ls", "List the slices");
+  list->add_flag("--json", list_json, "for machines");
+
+  ctl::TopOptions top_options;
+  CLI::App* const top = app.add_subcommand("top", "Watch the slices (q quits)");
+  top->add_flag("--once", top_options.once, "print one interval and end");
+  top->add_option("--interval", top_options.interval_seconds, "seconds")
+      ->check(CLI::Range(0.1, 3600.0))
+      ->capture_default_str();
+
+  std::string slice;
+  ctl::SliceOptions set_options;
+  CLI::App* const set = app.add_subcommand("set", "Change a slice while its programs run");
+  set->add_option("slice", slice, "id of the slice")->required();
+  add_memory(set, &set_options, "GPU memory; below what is in use: nothing new until use is under it");
+  add_share(set, "--compute", &set_options.compute_percent, "GPU time guaranteed when others want it too");
+  add_share(set, "--compute-limit", &set_options.compute_limit_percent, "GPU time never passed");
+  set->add_flag_function(
+      "--priority{true},--no-priority{false}", [&](int64_t on) { set_options.priority = on > 0; },
+      "latency class");
+
+  CLI::App* const explain = app.add_subcommand("explain", "Who uses what in a slice, and what was refused");
+  explain->add_option("slice", slice, "id of the slice")->required();
+
+  bool doctor_json = false;
+  std::string doctor_lib_dir;
+  CLI::App* const doctor =
+      app.add_subcommand("doctor", "Is it on? Tries everything in a small slice of its own");
+  doctor->add_flag("--json", doctor_json, "for machines");
+  doctor->add_option("--lib-dir", doctor_lib_dir, "where the preloaded libraries are [../lib]");
+
+  std::string probe_driver;
+  CLI::App* const probe = app.add_subcommand("probe", "")->group("");
+  probe->add_option("--driver", probe_driver, "");
+
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;
+  }
+
+  const broker::RunDirectory directory(run_dir);
+  if (run->parsed()) return ctl::run(directory, run_options);
+  if (list->parsed()) return ctl::list(directory, list_json);
+  if (top->parsed()) return ctl::top(directory, top_options);
+  if (explain->parsed()) return ctl::explain(directory, slice);
+  if (doctor->parsed()) return ctl::doctor(directory, doctor_lib_dir, doctor_json);
+  if (probe->parsed()) return ctl::probe(probe_driver);
+  const bool anything = set_options.memory || set_options.compute_percent ||
+                        set_options.compute_limit_percent || set_options.priority;
+  if (!anything) {
+    return ctl::report(
+        broker::fail(broker::Failure::kInvalid,
+                     "nothing to set: give --memory, --compute, --compute-limit or --priority"));
+  }
+  return ctl::set(directory, slice, set_options);
+}

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ctl/snapshot.h"
+
+#include <dirent.h>
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+
+#include "broker/clock.h"
+#include "broker/mapping_guard.h"
+#include "broker/nvml.h"
+#include "limiter/ledger.h"
+#include "shm/counters.h"
+#include "shm/segment.h"
+
+namespace ctl {
+namespace {
+
+std::string text_of(const char* bytes, size_t size) {
+  std::string text(bytes, strnlen(bytes, size));
+  // A tenant wrote it: nothing of it may drive the terminal.
+  std::replace_if(
+      text.begin(), text.end(), [](char c) { return c < 0x20 || c > 0x7e; }, '?');
+  return text;
+}
+
+std::string condition_of(const shm::Limits& limits, bool waiting) {
+  const uint32_t flags = limits.header.flags.load();
+  if (flags & shm::kQuarantined) return "quarantined";
+  if (flags & shm::kDraining) return "draining";
+  switch (limits.gate.mode.load()) {
+    case shm::kOpen:
+      return "open";
+    case shm::kTurn:
+      return "turn";
+    case shm::kBlocked:
+      return "blocked";
+    default:
+      return waiting ? "waits" : "idle";
+  }
+}
+
+void read_processes(const shm::Limits& limits, const shm::State& state, SliceView* view) {
+  const uint32_t slots = std::min<uint32_t>(state.header.slots_high.load(), shm::kMaxSlots);
+  for (uint32_t slot = 0; slot < slots; ++slot) {
+    const uint32_t owner = state.slots[slot].owner.load();
+    if (shm::slot_state(owner) == shm::kSlotFree) continue;
+    ProcessView process;
+    if (limits.slots[slot].generation.load() == shm::slot_generation(owner)) {
+      process.host_pid = limits.slots[slot].host_pid.load();
+    }
+    process.own_pid = static_cast<uint32_t>(state.slots[slot].process.load());
+    process.name = text_of(state.slots[slot].name, sizeof state.slots[slot].name);
+    for (size_t gpu = 0; gpu < view->gpus.size(); ++gpu) {
+      process.charged_bytes.push_back(limiter::slot_charge(limits, state, static_cast<int>(gpu), slot));
+    }
+    process.contexts = state.work[slot].contexts.load();
+    process.waiting = state.work[slot].waiting.load();
+    process.outstanding = state.work[slot].outstanding.load() != 0;
+    view->processes.push_back(std::move(process));
+  }
+}
+
+void read_refusals(const shm::State& state, SliceView* view) {
+  std::vector<std::pair<uint64_t, RefusalView>> found;
+  for (const shm::Refusal& refusal : state.refusals) {
+    const uint64_t sequence = refusal.sequence.load(std::memory_order_acquire);
+    if (sequence == 0) continue;
+    found.emplace_back(sequence, RefusalView{.time_ns = refusal.time_ns,
+                                             .request_bytes = refusal.request_bytes,
+                                             .used_bytes = refusal.used_bytes,
+                                             .quota_bytes = refusal.quota_bytes,
+                                             .gpu = refusal.gpu,
+                                             .own_pid = refusal.pid,
+                                             .function = text_of(refusal.function, sizeof refusal.function)});
+  }
+  std::sort(found.begin(), found.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  for (auto& [sequence, refusal] : found) view->refusals.push_back(std::move(refusal));
+}
+
+void copy_out(const shm::Limits& limits, const shm::State& state, SliceView* view) {
+  view->sampled_ns = broker::now_ns();
+  view->id = text_of(limits.header.slice_id, sizeof limits.header.slice_id);
+  for (uint32_t gpu = 0; gpu < std::min<uint32_t>(limits.header.gpu_count, shm::kMaxGpus); ++gpu) {
+    const limiter::Usage usage = limiter::usage(limits, state, static_cast<int>(gpu));
+    view->gpus.push_back({.uuid = broker::format_uuid(limits.gpus[gpu].uuid),
+                          .quota_bytes = usage.quota_bytes,
+                          .held_bytes = usage.held_bytes,
+                          .overhead_bytes = usage.overhead_bytes,
+                          .orphaned_bytes = usage.orphaned_bytes});
+  }
+  const shm::Share& share = limits.share;
+  view->compute_percent = share.compute_percent.load();
+  view->compute_limit_percent = share.compute_limit_percent.load();
+  view->priority = share.priority.load();
+  view->held_ns = share.held_ns.load();
+  view->waited_ns = share.waited_ns.load();
+  view->turns = share.turns.load();
+  view->overruns = share.overruns.load();
+  view->open = limits.gate.mode.load() == shm::kOpen;
+  view->broker_pid = limits.heartbeat.broker_pid.load();
+  read_processes(limits, state, view);
+  const bool waiting = std::any_of(view->processes.begin(), view->processes.end(),
+                                   [](const ProcessView& process) { return process.waiting != 0; });
+  view->condition = condition_of(limits, waiting);
+  read_refusals(state, view);
+  for (const shm::CounterLabel& label : shm::kCounterLabels) {
+    view->counters.push_back({label.name, label.meaning, state.counters[label.counter].load()});
+  }
+}
+
+}  // namespace
+
+broker::Status read_slice(const std::string& directory, SliceView* view) {
+  const shm::Limits* limits = nullptr;
+  const shm::State* state = nullptr;
+  shm::AttachResult result = shm::attach_limits(directory.c_str(), &limits);
+  if (result != shm::AttachResult::kReady) {
+    return broker::fail(
+        result == shm::AttachResult::kNotThere ? broker::Failure::kNotFound : broker::Failure::kSystem,
+        directory + "/limits: " + shm::describe(result));
+  }
+  result = shm::attach_state_read_only(directory.c_str(), &state);
+  if (result != shm::AttachResult::kReady) {
+    shm::detach(limits);
+    return broker::fail(broker::Failure::kSystem, directory + "/state: " + shm::describe(result));
+  }
+  view->directory = directory;
+  bool damaged;
+  {
+    const broker::MappingGuard guard(const_cast<shm::State*>(state), sizeof *state);
+    copy_out(*limits, *state, view);
+    damaged = guard.damaged();
+  }
+  shm::detach(limits);
+  shm::detach(state);
+  return damaged ? broker::fail(broker::Failure::kSystem, directory + "/state: cut while it was read")
+                 : broker::Status();
+}
+
+std::vector<SliceView> read_slices(const broker::RunDirectory& run, std::vector<std::string>* problems) {
+  std::vector<SliceView> slices;
+  const std::unique_ptr<DIR, int (*)(DIR*)> directory(opendir(run.slices().c_str()), closedir);
+  while (const dirent* entry = directory != nullptr ? readdir(directory.get()) : nullptr) {
+    if (entry->d_name[0] == '.') continue;
+    SliceView view;
+    const broker::Status status = read_slice(run.slice(entry->d_name), &view);
+    if (status.ok()) {
+      slices.push_back(std::move(view));
+    } else if (status.failure != broker::Failure::kNotFound) {  // not: removed since
+      problems->push_back(status.text);
+    }
+  }
+  std::sort(slices.begin(), slices.end(), [](const SliceView& a, const SliceView& b) { return a.id < b.id; });
+  return slices;
+}
+
+double received_percent(const SliceView& before, const SliceView& after) {
+  if (after.sampled_ns <= before.sampled_ns || after.held_ns < before.held_ns) return -1;
+  return 100.0 * static_cast<double>(after.held_ns - before.held_ns) /
+         static_cast<double>(after.sampled_ns - before.sampled_ns);
+}
+
+}  // namespace ctl

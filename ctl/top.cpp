@@ -1,0 +1,275 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <poll.h>
+#include <sys/ioctl.h>
+#include <sys/signalfd.h>
+#include <termios.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <csignal>
+#include <ctime>
+#include <iostream>
+#include <map>
+#include <sstream>
+
+#include "broker/clock.h"
+#include "broker/unique_fd.h"
+#include "ctl/client.h"
+#include "ctl/commands.h"
+#include "ctl/snapshot.h"
+#include "ctl/table.h"
+
+namespace ctl {
+namespace {
+
+constexpr auto kRight = Table::Align::kRight;
+constexpr size_t kPlainWidth = 80;
+constexpr size_t kBarWidth = 10;
+
+struct Size {
+  size_t rows, columns;
+};
+
+// What is looked at per interval.
+struct Sample {
+  std::map<std::string, SliceView> slices;
+  v1::Node node;
+  bool broker_answers = false;
+};
+
+Sample take_sample(const broker::RunDirectory& directory) {
+  Sample sample;
+  Client client(directory);
+  v1::ListSlicesResponse ignored;
+  sample.broker_answers = client.get_node(&sample.node).ok() && client.list(&ignored).ok();
+  std::vector<std::string> unreadable;
+  for (SliceView& slice : read_slices(directory, &unreadable)) sample.slices[slice.id] = std::move(slice);
+  return sample;
+}
+
+std::string per_second(uint64_t before, uint64_t after, double seconds, double scale) {
+  if (after < before || seconds <= 0) return "-";
+  char text[32];
+  snprintf(text, sizeof text, "%.0f", static_cast<double>(after - before) / seconds * scale);
+  return text;
+}
+
+std::string memory_bar(uint64_t used, uint64_t quota) {
+  const size_t full =
+      quota == 0
+          ? 0
+          : static_cast<size_t>(
+                static_cast<double>(std::min(used, quota)) / static_cast<double>(quota) * kBarWidth + 0.5);
+  return "[" + std::string(full, '#') + std::string(kBarWidth - full, '.') + "]";
+}
+
+std::string gpu_line(const v1::Gpu& gpu) {
+  std::ostringstream line;
+  line << "GPU " << gpu.index() << " " << fit(gpu.name(), std::min<size_t>(gpu.name().size(), 24))
+       << "  memory " << broker::format_bytes(gpu.used_bytes()) << "/"
+       << broker::format_bytes(gpu.device_bytes()) << "  busy " << gpu.busy_percent() << " %  free "
+       << broker::format_bytes(gpu.free_bytes()) << ", " << gpu.free_compute() << " %";
+  return line.str();
+}
+
+// One line of 80 columns; what a wider terminal gives goes to the name.
+struct Columns {
+  size_t name;
+  std::string line(const std::vector<std::string>& cells) const {
+    static constexpr size_t kWidths[] = {0, 13, 12, 7, 5, 5, 6, 4, 3, 5};
+    std::string line;
+    for (size_t i = 0; i < cells.size(); ++i) {
+      const bool left = i == 0 || i == 2 || i + 1 == cells.size();
+      if (i > 0) line += " ";
+      line += fit(cells[i], i == 0 ? name : kWidths[i], left ? Table::Align::kLeft : kRight);
+    }
+    return line;
+  }
+};
+
+constexpr size_t kFixedColumns = 13 + 12 + 7 + 5 + 5 + 6 + 4 + 3 + 5 + 9;
+
+// "3.1/10.0GiB": both in the quota's unit.
+std::string used_of_quota(uint64_t used, uint64_t quota) {
+  const bool gib = quota >= 1ull << 30;
+  const double unit = gib ? 1ull << 30 : 1ull << 20;
+  char text[32];
+  snprintf(text, sizeof text, "%.1f/%.1f%s", static_cast<double>(used) / unit,
+           static_cast<double>(quota) / unit, gib ? "GiB" : "MiB");
+  return text;
+}
+
+std::vector<std::string> slice_lines(const SliceView& slice, const SliceView* before,
+                                     const Columns& columns) {
+  std::string received = "-", waited = "-", turns = "-", overruns = "-";
+  if (before != nullptr) {
+    const double seconds = static_cast<double>(slice.sampled_ns - before->sampled_ns) / 1e9;
+    received = slice.open ? "all" : format_percent(received_percent(*before, slice));
+    waited = per_second(before->waited_ns, slice.waited_ns, seconds, 1e-7);
+    turns = per_second(before->turns, slice.turns, seconds, 1);
+    overruns = std::to_string(slice.overruns - std::min(before->overruns, slice.overruns));
+  }
+  std::vector<std::string> lines;
+  for (size_t gpu = 0; gpu < slice.gpus.size(); ++gpu) {
+    const std::string memory = used_of_quota(slice.gpus[gpu].used_bytes(), slice.gpus[gpu].quota_bytes);
+    const std::string bar = memory_bar(slice.gpus[gpu].used_bytes(), slice.gpus[gpu].quota_bytes);
+    if (gpu > 0) {
+      lines.push_back(columns.line({"", memory, bar}));
+      continue;
+    }
+    const std::string share =
+        std::to_string(slice.compute_percent) + "/" + std::to_string(slice.compute_limit_percent);
+    lines.push_back(columns.line({slice.id, memory, bar, share, received, waited, turns, overruns,
+                                  std::to_string(slice.processes.size()), slice.condition}));
+  }
+  return lines;
+}
+
+std::vector<std::string> screen(const broker::RunDirectory& directory, const Sample& before,
+                                const Sample& now, size_t width) {
+  const time_t seconds = time(nullptr);
+  tm local = {};
+  localtime_r(&seconds, &local);
+  char clock[16];
+  strftime(clock, sizeof clock, "%T", &local);
+
+  std::vector<std::string> lines;
+  lines.push_back(std::string("cuslicectl top  ") + clock + "  " + std::to_string(now.slices.size()) +
+                  " slices  " +
+                  (now.broker_answers ? "broker " + std::to_string(now.node.broker_pid())
+                                      : "no broker on " + directory.socket()));
+  for (const v1::Gpu& gpu : now.node.gpus()) lines.push_back(gpu_line(gpu));
+  lines.emplace_back();
+  const Columns columns = {std::clamp<size_t>(width, kPlainWidth, 2 * kPlainWidth) - kFixedColumns};
+  lines.push_back(
+      columns.line({"SLICE", "MEMORY", "", "SHARE/%", "GOT/%", "WAIT%", "TURN/s", "OVER", "PID", "STATE"}));
+  for (const auto& [id, slice] : now.slices) {
+    const auto earlier = before.slices.find(id);
+    const SliceView* const same = earlier == before.slices.end() ? nullptr : &earlier->second;
+    for (std::string& line : slice_lines(slice, same, columns)) lines.push_back(std::move(line));
+  }
+  return lines;
+}
+
+Size terminal_size() {
+  winsize size = {};
+  if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_row == 0 || size.ws_col == 0)
+    return {24, kPlainWidth};
+  return {size.ws_row, size.ws_col};
+}
+
+// The terminal while we draw on it: other screen, no cursor, keys at once. Put back in every way that ends
+// with the destructor; signals come through a descriptor, so that they do.
+class Terminal {
+ public:
+  Terminal() {
+    sigset_t signals;
+    sigemptyset(&signals);
+    for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGWINCH}) sigaddset(&signals, signal);
+    sigprocmask(SIG_BLOCK, &signals, nullptr);
+    signals_.reset(signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK));
+    keys_ = tcgetattr(STDIN_FILENO, &before_) == 0;
+    if (keys_) {
+      termios raw = before_;
+      raw.c_lflag &= ~static_cast<tcflag_t>(ICANON | ECHO);
+      tcsetattr(STDIN_FILENO, TCSANOW, &raw);
+    }
+    put("\x1b[?1049h\x1b[?25l");
+  }
+
+  ~Terminal() {
+    put("\x1b[?25h\x1b[?1049l");
+    if (keys_) tcsetattr(STDIN_FILENO, TCSANOW, &before_);
+  }
+
+  void draw(std::vector<std::string> lines) {
+    const Size size = terminal_size();
+    if (lines.size() > size.rows) {
+      lines.resize(size.rows);
+      lines.back() = "... (q quits)";
+    }
+    std::string frame = "\x1b[H";
+    for (size_t i = 0; i < lines.size(); ++i) {
+      frame += (i > 0 ? "\r\n" : "") + lines[i].substr(0, size.columns) + "\x1b[K";
+    }
+    put(frame + "\x1b[J");
+  }
+
+  enum class Event : unsigned char { kTime, kResized, kQuit };
+  Event wait(uint64_t until_ns) {
+    const uint64_t now = broker::now_ns();
+    const int timeout_ms = until_ns <= now ? 0 : static_cast<int>((until_ns - now) / 1'000'000 + 1);
+    pollfd fds[2] = {{signals_.get(), POLLIN, 0}, {keys_ ? STDIN_FILENO : -1, POLLIN, 0}};
+    if (poll(fds, 2, timeout_ms) <= 0) return Event::kTime;
+    signalfd_siginfo signal = {};
+    if (read(signals_.get(), &signal, sizeof signal) == sizeof signal) {
+      return signal.ssi_signo == SIGWINCH ? Event::kResized : Event::kQuit;
+    }
+    char key = 0;
+    const ssize_t got = read(STDIN_FILENO, &key, 1);
+    if (got == 0) keys_ = false;
+    return got == 1 && (key == 'q' || key == 'Q') ? Event::kQuit : Event::kTime;
+  }
+
+ private:
+  static void put(const std::string& text) {
+    [[maybe_unused]] const ssize_t written = write(STDOUT_FILENO, text.data(), text.size());
+  }
+
+  broker::UniqueFd signals_;
+  termios before_ = {};
+  bool keys_ = false;
+};
+
+void print_plain(const std::vector<std::string>& lines) {
+  for (std::string line : lines) {
+    line.erase(line.find_last_not_of(' ') + 1);
+    std::cout << line << "\n";
+  }
+  std::cout << std::flush;
+}
+
+void sleep_until(uint64_t until_ns) {
+  const timespec time = {static_cast<time_t>(until_ns / 1'000'000'000),
+                         static_cast<long>(until_ns % 1'000'000'000)};
+  clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &time, nullptr);
+}
+
+}  // namespace
+
+int top(const broker::RunDirectory& directory, const TopOptions& options) {
+  const auto interval_ns = static_cast<uint64_t>(options.interval_seconds * 1e9);
+  Sample before = take_sample(directory);
+  if (options.once || isatty(STDOUT_FILENO) == 0) {
+    for (;;) {
+      sleep_until(broker::now_ns() + interval_ns);
+      Sample now = take_sample(directory);
+      print_plain(screen(directory, before, now, kPlainWidth));
+      if (options.once) return 0;
+      if (!std::cout) return 1;
+      std::cout << "\n";
+      before = std::move(now);
+    }
+  }
+
+  Terminal terminal;
+  Sample shown = before;
+  uint64_t next_ns = broker::now_ns() + std::min<uint64_t>(interval_ns, 250'000'000);
+  for (;;) {
+    terminal.draw(screen(directory, before, shown, terminal_size().columns));
+    switch (terminal.wait(next_ns)) {
+      case Terminal::Event::kQuit:
+        return 0;
+      case Terminal::Event::kResized:
+        break;
+      case Terminal::Event::kTime:
+        if (broker::now_ns() < next_ns) break;
+        before = std::move(shown);
+        shown = take_sample(directory);
+        next_ns = broker::now_ns() + interval_ns;
+        break;
+    }
+  }
+}
+
+}  // namespace ctl
