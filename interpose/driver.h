@@ -2,10 +2,10 @@
 //
 // The true driver: `real<fn::cuMemAlloc_v2>(pointer, bytes)` calls its function of that name.
 //
-// Every export has a forward slot in .bss. It starts empty and needs no relocation; the first call of a function
-// fills it. open_driver() fills all of them, so a hook that runs after it may jump through a slot unchecked.
-// A function that the driver lacks has a slot too: to a stub that answers CUDA_ERROR_NOT_SUPPORTED, or
-// CUDA_ERROR_NO_DEVICE where there is no driver at all.
+// Every export has a forward slot in .bss. It starts empty and needs no relocation; the first call of a
+// function fills it. open_driver() fills all of them, so a hook that runs after it may jump through a slot
+// unchecked. A function that the driver lacks has a slot too: to a stub that answers
+// CUDA_ERROR_NOT_SUPPORTED, or CUDA_ERROR_NO_DEVICE where there is no driver at all.
 #pragma once
 
 #define __CUDA_API_VERSION_INTERNAL  // every variant under its own name
@@ -27,8 +27,8 @@ extern "C" {
 
 namespace hook {
 
-// The hooks, by the driver's own names; each definition is the export itself. A declared hook that nobody wrote
-// stops the link by name.
+// The hooks, by the driver's own names; each definition is the export itself. A declared hook that nobody
+// wrote stops the link by name.
 #include "generated/interpose/hooks.inc"
 
 namespace fn {

@@ -2,10 +2,10 @@
 //
 // This process's membership in its slices.
 //
-// Attached once, before the driver's own cuInit, by whichever hook needs it first; never detached. Where the process
-// has no slice every call passes (transparent); where it has one that can't be attached nothing is given out (closed).
-// A forked child starts anew: it attaches at its own first call, and its parent's slot stays the parent's.
-// Any thread. A wait for another thread's attach has an end.
+// Attached once, before the driver's own cuInit, by whichever hook needs it first; never detached. Where the
+// process has no slice every call passes (transparent); where it has one that can't be attached nothing is
+// given out (closed). A forked child starts anew: it attaches at its own first call, and its parent's slot
+// stays the parent's. Any thread. A wait for another thread's attach has an end.
 #pragma once
 
 #include <atomic>
@@ -22,16 +22,16 @@ struct AttachedSlice {
   const shm::Limits* limits;
   shm::State* state;
   limiter::SlotRef slot;
-  int gpu_count;                    // checked copy of limits->header.gpu_count
-  char id[shm::kSliceIdBytes];      // likewise
+  int gpu_count;                // checked copy of limits->header.gpu_count
+  char id[shm::kSliceIdBytes];  // likewise
 };
 
 enum class Membership : uint32_t {
-  kUnknown,      // nobody has asked yet
+  kUnknown,  // nobody has asked yet
   kAttaching,
   kTransparent,  // no slice: every call passes
   kAttached,
-  kClosed,       // a slice that can't be attached: no call that takes anything gets through
+  kClosed,  // a slice that can't be attached: no call that takes anything gets through
 };
 
 struct Session {
@@ -41,8 +41,10 @@ struct Session {
 
 // Attaches if nobody did; kTransparent, kAttached or kClosed.
 Membership membership();
-// Preconditions: membership() == kAttached; else it is empty. What it holds never changes in this process.
+// Preconditions: membership() == kAttached. What it holds never changes in this process.
 const Session& session();
+// Adds one to a counter of the process's slices; does not attach.
+void count(shm::Counter counter);
 
 // Whether a slice of this process has the GPU, and which. Preconditions: kAttached.
 struct SliceGpu {
@@ -50,10 +52,14 @@ struct SliceGpu {
   int index = 0;                         // into limits->gpus
   explicit operator bool() const { return slice != nullptr; }
 };
-inline bool same_gpu(const SliceGpu& a, const SliceGpu& b) { return a.slice == b.slice && a.index == b.index; }
+inline bool same_gpu(const SliceGpu& a, const SliceGpu& b) {
+  return a.slice == b.slice && a.index == b.index;
+}
 // By UUID, as the driver reports it: never by ordinal. `device` is a CUdevice.
 SliceGpu gpu_of_device(int device);
-// Of the calling thread's current context; none if there is no context. *device may be nullptr.
+// Of the calling thread's current context; none if there is no context.
 SliceGpu gpu_of_current_context();
+// In a forked child, before its own attach.
+void forget_devices();
 
 }  // namespace hook

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// System calls made directly: errno is the program's and stays as it was, none of these is a cancellation point, and
-// the library imports next to nothing that the loader would have to bind. Results are the kernel's: -errno on failure.
+// System calls made directly: errno is the program's and stays as it was, none of these is a cancellation
+// point, and the library imports next to nothing that the loader would have to bind. Results are the
+// kernel's: -errno on failure.
 #pragma once
 
 #include <linux/futex.h>
@@ -46,11 +47,13 @@ inline void sleep_ns(uint64_t ns) {
   system_call(SYS_nanosleep, as_long(&nap));
 }
 
-// Sleeps while *word is `expected`, at most timeout_ns. The caller looks again, whatever woke it. `word` may lie in
-// read-only memory. `shared`: other processes wake it.
-inline void futex_wait(const std::atomic<uint32_t>* word, uint32_t expected, uint64_t timeout_ns, bool shared) {
+// Sleeps while *word is `expected`, at most timeout_ns. The caller looks again, whatever woke it. `word` may
+// lie in read-only memory. `shared`: other processes wake it.
+inline void futex_wait(const std::atomic<uint32_t>* word, uint32_t expected, uint64_t timeout_ns,
+                       bool shared) {
   const struct timespec timeout = to_timespec(timeout_ns);
-  system_call(SYS_futex, as_long(word), shared ? FUTEX_WAIT : FUTEX_WAIT_PRIVATE, expected, as_long(&timeout));
+  system_call(SYS_futex, as_long(word), shared ? FUTEX_WAIT : FUTEX_WAIT_PRIVATE, expected,
+              as_long(&timeout));
 }
 
 inline void futex_wake(std::atomic<uint32_t>* word, int sleepers, bool shared) {

@@ -41,7 +41,7 @@ static_assert(offsetof(Preamble, length_bytes) == offsetof(LimitsHeader, length_
 static_assert(offsetof(Preamble, length_bytes) == offsetof(StateHeader, length_bytes));
 
 struct Format {
-  const char* file;
+  char file[8];  // no pointer: the preloaded libraries are to need no relocation
   uint64_t magic;
   size_t bytes;
 };

@@ -1,0 +1,322 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Stream-ordered allocation. What counts is what a pool has taken from the GPU, not what it has lent out: freed memory
+// stays in the pool. So an allocation is charged with the most that the pool may grow by, and the charge is set to
+// what the pool reserves as soon as the driver has answered.
+#include "interpose/pools.h"
+
+#include "interpose/allocations.h"
+#include "interpose/futex_lock.h"
+#include "interpose/quota.h"
+
+namespace hook {
+namespace {
+
+constexpr int kMaxPools = 256;
+constexpr uint64_t kPoolGranule = uint64_t{32} << 20;  // pools grow by multiples of this
+
+struct Pool {
+  CUmemoryPool handle;
+  SliceGpu gpu;
+  uint64_t covered_bytes;    // charged to the slice
+  uint64_t in_flight_bytes;  // the part of it that calls under way have taken for growth
+  uint32_t changes;          // to tell whether a reading of the driver's figure is still fresh
+};
+
+constinit gate::FutexLock books;  // of everything below
+constinit Pool pools[kMaxPools] = {};
+constinit int pool_count = 0;
+
+Pool* find_locked(CUmemoryPool handle) {
+  for (int i = 0; i < pool_count; i++) {
+    if (pools[i].handle == handle) return &pools[i];
+  }
+  return nullptr;
+}
+
+bool attribute(CUmemoryPool pool, CUmemPool_attribute which, uint64_t* value) {
+  cuuint64_t answer = 0;
+  if (real<fn::cuMemPoolGetAttribute>(pool, which, &answer) != CUDA_SUCCESS) return false;
+  *value = answer;
+  return true;
+}
+
+// Sets the charge of a pool to what it reserves now, and ends the charge for growth of a call that took `taken_bytes`.
+// false: the pool has grown by more than was taken, and the slice has no room for that.
+bool settle(CUmemoryPool handle, uint64_t taken_bytes) {
+  constexpr int kReadings = 4;
+  SliceGpu gpu;
+  uint64_t excess_bytes = 0;
+  uint64_t missing_bytes = 0;
+  for (int reading = 1;; reading++) {
+    uint32_t changes;
+    {
+      const gate::Locked locked(books);
+      const Pool* pool = find_locked(handle);
+      if (pool == nullptr) return true;
+      changes = pool->changes;
+    }
+    uint64_t reserved_bytes;
+    const bool known = attribute(handle, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reserved_bytes);
+    const gate::Locked locked(books);
+    Pool* pool = find_locked(handle);
+    if (pool == nullptr) return true;
+    // Another call came between: its reading may be newer than ours.
+    if (known && pool->changes != changes && reading < kReadings) continue;
+    gpu = pool->gpu;
+    pool->in_flight_bytes -= taken_bytes;
+    pool->changes++;
+    const uint64_t target_bytes = known ? reserved_bytes + pool->in_flight_bytes : pool->covered_bytes;
+    if (pool->covered_bytes > target_bytes) {
+      excess_bytes = pool->covered_bytes - target_bytes;
+    } else {
+      missing_bytes = target_bytes - pool->covered_bytes;
+    }
+    pool->covered_bytes = target_bytes;
+    break;
+  }
+  if (excess_bytes != 0) give_back(gpu, excess_bytes);
+  if (missing_bytes == 0 || try_take(gpu, missing_bytes)) return true;
+  const gate::Locked locked(books);
+  if (Pool* pool = find_locked(handle)) pool->covered_bytes -= missing_bytes;
+  return false;
+}
+
+void note_taken(CUmemoryPool handle, uint64_t taken_bytes) {
+  const gate::Locked locked(books);
+  Pool* pool = find_locked(handle);
+  if (pool == nullptr) return;
+  pool->covered_bytes += taken_bytes;
+  pool->in_flight_bytes += taken_bytes;
+  pool->changes++;
+}
+
+// The pools of a GPU, copied so that nothing is held while the driver is asked.
+int pools_of(const SliceGpu& gpu, CUmemoryPool (&handles)[kMaxPools]) {
+  const gate::Locked locked(books);
+  int count = 0;
+  for (int i = 0; i < pool_count; i++) {
+    if (same_gpu(pools[i].gpu, gpu)) handles[count++] = pools[i].handle;
+  }
+  return count;
+}
+
+// Which GPU an unknown pool is on: it is some device's default pool, or of a kind we don't count.
+SliceGpu gpu_of_pool(CUmemoryPool handle) {
+  int type = CU_MEM_LOCATION_TYPE_DEVICE;
+  if (real<fn::cuMemPoolGetAttribute>(handle, CU_MEMPOOL_ATTR_LOCATION_TYPE, &type) == CUDA_SUCCESS) {
+    if (type != CU_MEM_LOCATION_TYPE_DEVICE) return {};
+    int device;
+    if (real<fn::cuMemPoolGetAttribute>(handle, CU_MEMPOOL_ATTR_LOCATION_ID, &device) == CUDA_SUCCESS) {
+      return gpu_of_device(device);
+    }
+  }
+  int devices = 0;
+  real<fn::cuDeviceGetCount>(&devices);
+  for (int device = 0; device < devices; device++) {
+    CUmemoryPool pool;
+    if (real<fn::cuDeviceGetDefaultMemPool>(&pool, device) == CUDA_SUCCESS && pool == handle) {
+      return gpu_of_device(device);
+    }
+  }
+  return gpu_of_current_context();
+}
+
+// The GPU whose slice pays for the pool; none if it is not in a slice. Remembers the pool.
+SliceGpu paying_gpu(CUmemoryPool handle) {
+  {
+    const gate::Locked locked(books);
+    if (const Pool* pool = find_locked(handle)) return pool->gpu;
+  }
+  const SliceGpu gpu = gpu_of_pool(handle);
+  return remember_pool(handle, gpu) ? gpu : SliceGpu{};
+}
+
+// Takes for the growth of a pool by an allocation; how much, or nothing after a refusal was reported.
+// A pool that has free memory may not need to grow: then the call is tried with nothing taken when the slice is full.
+bool take_growth(const char* function, const SliceGpu& gpu, CUmemoryPool pool, uint64_t bytes, uint64_t* taken_bytes) {
+  const uint64_t most = bytes > shm::kLedgerBytesMask ? bytes : (bytes + kPoolGranule - 1) & ~(kPoolGranule - 1);
+  *taken_bytes = most;
+  if (try_take(gpu, most)) return true;
+  settle_pools(gpu);
+  if (try_take(gpu, most)) return true;
+  uint64_t reserved_bytes;
+  uint64_t used_bytes;
+  *taken_bytes = 0;
+  if (attribute(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, &reserved_bytes) &&
+      attribute(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used_bytes) && reserved_bytes >= used_bytes &&
+      reserved_bytes - used_bytes >= bytes) {
+    return true;
+  }
+  // The pool may be made to grow by less; if it grows by more than there is, the caller undoes that.
+  *taken_bytes = granules(bytes);
+  return take(function, gpu, *taken_bytes) == CUDA_SUCCESS;
+}
+
+template <typename Call, typename Undo>
+CUresult charged_from(const char* function, CUmemoryPool pool, uint64_t bytes, Call call, Undo undo) {
+  const SliceGpu gpu = paying_gpu(pool);
+  if (!gpu || bytes == 0) return call();
+  uint64_t taken_bytes;
+  if (!take_growth(function, gpu, pool, bytes, &taken_bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
+  note_taken(pool, taken_bytes);
+  const CUresult result = ask_driver(function, gpu, bytes, call);
+  if (settle(pool, taken_bytes) || result != CUDA_SUCCESS) return result;
+  undo();
+  trim_pools(gpu);
+  report_refusal(function, gpu, bytes);
+  return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+// Allocations in a capture become nodes of a graph; they take nothing until it is launched.
+bool is_capturing(CUresult asked, CUstreamCaptureStatus status) {
+  return asked == CUDA_SUCCESS && status == CU_STREAM_CAPTURE_STATUS_ACTIVE;
+}
+
+bool device_of_stream(CUstream stream, CUdevice* device) {
+  const bool is_default = stream == nullptr || stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD;
+  if (!is_default && driver_has(fn::cuStreamGetDevice)) {
+    return real<fn::cuStreamGetDevice>(stream, device) == CUDA_SUCCESS;
+  }
+  return real<fn::cuCtxGetDevice>(device) == CUDA_SUCCESS;
+}
+
+// The four allocating functions: `call` is the driver's, `status` asks for the capture status of the stream, `undo`
+// frees in its order. `pool` is nullptr for the current pool of the stream's device.
+template <typename Call, typename Status, typename Undo>
+CUresult allocate_async(const char* function, CUdeviceptr* pointer, uint64_t bytes, CUmemoryPool pool, CUstream stream,
+                        Call call, Status status, Undo undo) {
+  const Membership member = membership();
+  if (member == Membership::kClosed) return CUDA_ERROR_NOT_INITIALIZED;
+  if (member == Membership::kTransparent || pointer == nullptr) return call();
+  CUstreamCaptureStatus capture = CU_STREAM_CAPTURE_STATUS_NONE;
+  const CUresult asked = status(&capture);
+  if (is_capturing(asked, capture)) return call();
+  if (pool == nullptr) {
+    CUdevice device;
+    if (!device_of_stream(stream, &device) || real<fn::cuDeviceGetMemPool>(&pool, device) != CUDA_SUCCESS) return call();
+  }
+  return charged_from(function, pool, bytes, call, undo);
+}
+
+}  // namespace
+
+bool remember_pool(CUmemoryPool handle, const SliceGpu& gpu) {
+  const gate::Locked locked(books);
+  if (find_locked(handle) != nullptr) return true;
+  if (pool_count == kMaxPools) return false;
+  pools[pool_count++] = {handle, gpu, 0, 0, 0};
+  return true;
+}
+
+void settle_pools(const SliceGpu& gpu) {
+  CUmemoryPool handles[kMaxPools];
+  const int count = pools_of(gpu, handles);
+  for (int i = 0; i < count; i++) settle(handles[i], 0);
+}
+
+uint64_t trim_pools(const SliceGpu& gpu) {
+  CUmemoryPool handles[kMaxPools];
+  const int count = pools_of(gpu, handles);
+  if (count == 0) return 0;
+  const uint64_t before_bytes = limiter::slot_use(*gpu.slice->state, gpu.index, gpu.slice->slot.slot).held_bytes;
+  for (int i = 0; i < count; i++) {
+    real<fn::cuMemPoolTrimTo>(handles[i], size_t{0});
+    settle(handles[i], 0);
+  }
+  const uint64_t after_bytes = limiter::slot_use(*gpu.slice->state, gpu.index, gpu.slice->slot.slot).held_bytes;
+  return before_bytes > after_bytes ? before_bytes - after_bytes : 0;
+}
+
+void forget_pools() {
+  books.reset();
+  pool_count = 0;
+}
+
+CUresult cuMemAllocAsync(CUdeviceptr* dptr, size_t bytesize, CUstream hStream) noexcept {
+  return allocate_async(
+      "cuMemAllocAsync", dptr, bytesize, nullptr, hStream,
+      [=] { return real<fn::cuMemAllocAsync>(dptr, bytesize, hStream); },
+      [=](CUstreamCaptureStatus* status) { return real<fn::cuStreamIsCapturing>(hStream, status); },
+      [=] { real<fn::cuMemFreeAsync>(*dptr, hStream); });
+}
+CUresult cuMemAllocAsync_ptsz(CUdeviceptr* dptr, size_t bytesize, CUstream hStream) noexcept {
+  return allocate_async(
+      "cuMemAllocAsync", dptr, bytesize, nullptr, hStream,
+      [=] { return real<fn::cuMemAllocAsync_ptsz>(dptr, bytesize, hStream); },
+      [=](CUstreamCaptureStatus* status) { return real<fn::cuStreamIsCapturing_ptsz>(hStream, status); },
+      [=] { real<fn::cuMemFreeAsync_ptsz>(*dptr, hStream); });
+}
+
+CUresult cuMemAllocFromPoolAsync(CUdeviceptr* dptr, size_t bytesize, CUmemoryPool pool, CUstream hStream) noexcept {
+  const auto call = [=] { return real<fn::cuMemAllocFromPoolAsync>(dptr, bytesize, pool, hStream); };
+  if (pool == nullptr) return call();
+  return allocate_async(
+      "cuMemAllocFromPoolAsync", dptr, bytesize, pool, hStream, call,
+      [=](CUstreamCaptureStatus* status) { return real<fn::cuStreamIsCapturing>(hStream, status); },
+      [=] { real<fn::cuMemFreeAsync>(*dptr, hStream); });
+}
+CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr* dptr, size_t bytesize, CUmemoryPool pool,
+                                      CUstream hStream) noexcept {
+  const auto call = [=] { return real<fn::cuMemAllocFromPoolAsync_ptsz>(dptr, bytesize, pool, hStream); };
+  if (pool == nullptr) return call();
+  return allocate_async(
+      "cuMemAllocFromPoolAsync", dptr, bytesize, pool, hStream, call,
+      [=](CUstreamCaptureStatus* status) { return real<fn::cuStreamIsCapturing_ptsz>(hStream, status); },
+      [=] { real<fn::cuMemFreeAsync_ptsz>(*dptr, hStream); });
+}
+
+// Memory of a pool goes back to the pool; only what cuMemAlloc gave has a record here.
+CUresult cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream) noexcept {
+  return freed(dptr, [=] { return real<fn::cuMemFreeAsync>(dptr, hStream); });
+}
+CUresult cuMemFreeAsync_ptsz(CUdeviceptr dptr, CUstream hStream) noexcept {
+  return freed(dptr, [=] { return real<fn::cuMemFreeAsync_ptsz>(dptr, hStream); });
+}
+
+CUresult cuMemPoolCreate(CUmemoryPool* pool, const CUmemPoolProps* poolProps) noexcept {
+  const CUresult result = real<fn::cuMemPoolCreate>(pool, poolProps);
+  if (result != CUDA_SUCCESS || membership() != Membership::kAttached) return result;
+  const bool on_gpu = poolProps->location.type == CU_MEM_LOCATION_TYPE_DEVICE;
+  remember_pool(*pool, on_gpu ? gpu_of_device(poolProps->location.id) : SliceGpu{});
+  return result;
+}
+
+// Allocations that are still alive keep their memory until they are freed, which nobody can follow: the broker finds
+// it as overhead.
+CUresult cuMemPoolDestroy(CUmemoryPool pool) noexcept {
+  Pool removed = {};
+  {
+    // Before the driver's call: the handle may be given to a new pool right after it.
+    const gate::Locked locked(books);
+    if (Pool* known = find_locked(pool)) {
+      removed = *known;
+      *known = pools[--pool_count];
+    }
+  }
+  const CUresult result = real<fn::cuMemPoolDestroy>(pool);
+  if (!removed.gpu) return result;
+  if (result == CUDA_SUCCESS) {
+    give_back(removed.gpu, removed.covered_bytes);
+    return result;
+  }
+  const gate::Locked locked(books);
+  if (pool_count < kMaxPools) pools[pool_count++] = removed;
+  return result;
+}
+
+CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t minBytesToKeep) noexcept {
+  const CUresult result = real<fn::cuMemPoolTrimTo>(pool, minBytesToKeep);
+  if (result == CUDA_SUCCESS) settle(pool, 0);
+  return result;
+}
+
+// Of another process, which was charged for it.
+CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool* pool_out, void* handle, CUmemAllocationHandleType handleType,
+                                            unsigned long long flags) noexcept {
+  const CUresult result = real<fn::cuMemPoolImportFromShareableHandle>(pool_out, handle, handleType, flags);
+  if (result == CUDA_SUCCESS && membership() == Membership::kAttached) remember_pool(*pool_out, SliceGpu{});
+  return result;
+}
+
+}  // namespace hook

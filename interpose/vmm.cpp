@@ -1,0 +1,265 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Physical memory of the virtual memory interface. It lives as long as a handle or a mapping of it does, and is
+// charged that long to the slice of the GPU it lies on, whatever context is current. Memory of the host is not
+// charged; memory that was imported is charged to the process that made it.
+#include "interpose/vmm.h"
+
+#include <sys/mman.h>
+
+#include "interpose/futex_lock.h"
+#include "interpose/quota.h"
+#include "limiter/address_table.h"
+
+namespace hook {
+namespace {
+
+struct Physical {
+  SliceGpu gpu;
+  uint64_t bytes;
+  uint32_t handles;
+  uint32_t mappings;
+};
+
+struct Mapping {
+  Physical* physical;
+  uint64_t address;
+  uint64_t bytes;
+  Mapping* next;  // while it is being unmapped
+};
+
+// Both kinds, from pages that are never given back. A free node is linked through its first word.
+union Node {
+  Physical physical;
+  Mapping mapping;
+  Node* next_free;
+};
+
+constinit gate::FutexLock books;  // of everything below; never held across a call into the driver
+constinit Node* free_nodes = nullptr;
+constinit limiter::AddressTable physical_by_handle;  // Physical*
+constinit limiter::AddressTable mapping_by_address;  // Mapping*, by its first address
+
+Node* new_node() {
+  if (free_nodes == nullptr) {
+    constexpr size_t kNodes = 1024;
+    void* memory = mmap(nullptr, kNodes * sizeof(Node), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) return nullptr;
+    auto* nodes = static_cast<Node*>(memory);
+    for (size_t i = 0; i < kNodes; i++) {
+      nodes[i].next_free = free_nodes;
+      free_nodes = &nodes[i];
+    }
+  }
+  Node* node = free_nodes;
+  free_nodes = node->next_free;
+  return node;
+}
+
+void delete_node(void* of) {
+  auto* node = static_cast<Node*>(of);
+  node->next_free = free_nodes;
+  free_nodes = node;
+}
+
+template <typename T>
+T* find_in(const limiter::AddressTable& table, uint64_t key) {
+  uint64_t value;
+  return table.find(key, &value) ? reinterpret_cast<T*>(value) : nullptr;
+}
+
+template <typename T>
+T* take_from(limiter::AddressTable& table, uint64_t key) {
+  uint64_t value;
+  return table.take(key, &value) ? reinterpret_cast<T*>(value) : nullptr;
+}
+
+uint64_t as_value(const void* pointer) { return reinterpret_cast<uint64_t>(pointer); }
+
+// What is to be given back once the lock is free.
+struct Returned {
+  SliceGpu gpu;
+  uint64_t bytes = 0;
+};
+
+Returned end_if_unused(Physical* physical) {
+  if (physical->handles != 0 || physical->mappings != 0) return {};
+  const Returned returned = {physical->gpu, physical->bytes};
+  delete_node(physical);
+  return returned;
+}
+
+bool remember_physical(CUmemGenericAllocationHandle handle, const SliceGpu& gpu, uint64_t bytes) {
+  const gate::Locked locked(books);
+  Node* node = new_node();
+  if (node == nullptr) return false;
+  node->physical = {gpu, bytes, 1, 0};
+  if (physical_by_handle.insert(handle, as_value(node))) return true;
+  delete_node(node);
+  return false;
+}
+
+// The mapping that `address` lies in, which may begin some granules before it.
+Mapping* mapping_around(uint64_t address) {
+  constexpr uint64_t kFarthest = uint64_t{64} << 30;
+  for (uint64_t back = 0; back <= kFarthest && back <= address; back += kGranule) {
+    const uint64_t start = (address & ~(kGranule - 1)) - back;
+    if (Mapping* mapping = find_in<Mapping>(mapping_by_address, start)) {
+      return address - start < mapping->bytes ? mapping : nullptr;
+    }
+  }
+  return nullptr;
+}
+
+// Takes the records of all mappings in a range away, in a list.
+Mapping* take_mappings(uint64_t address, uint64_t bytes) {
+  Mapping* list = nullptr;
+  const uint64_t end = address + bytes;
+  while (address < end) {
+    Mapping* mapping = take_from<Mapping>(mapping_by_address, address);
+    if (mapping == nullptr) {
+      address += kGranule;  // of an import, or of the host
+      continue;
+    }
+    mapping->next = list;
+    list = mapping;
+    address += mapping->bytes;
+  }
+  return list;
+}
+
+}  // namespace
+
+CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t size, const CUmemAllocationProp* prop,
+                     unsigned long long flags) noexcept {
+  const auto call = [=] { return real<fn::cuMemCreate>(handle, size, prop, flags); };
+  if (handle == nullptr || prop == nullptr || size == 0 || prop->location.type != CU_MEM_LOCATION_TYPE_DEVICE) {
+    return call();
+  }
+  SliceGpu gpu;
+  const Standing standing = standing_on_device(prop->location.id, &gpu);
+  if (standing == Standing::kClosed) return CUDA_ERROR_NOT_INITIALIZED;
+  if (standing == Standing::kUnlimited) return call();
+  if (const CUresult refused = take("cuMemCreate", gpu, size); refused != CUDA_SUCCESS) return refused;
+  CUresult result = ask_driver("cuMemCreate", gpu, size, call);
+  if (result == CUDA_SUCCESS && !remember_physical(*handle, gpu, size)) {
+    real<fn::cuMemRelease>(*handle);
+    result = CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  if (result != CUDA_SUCCESS) give_back(gpu, size);
+  return result;
+}
+
+CUresult cuMemRelease(CUmemGenericAllocationHandle handle) noexcept {
+  Physical* physical = nullptr;
+  {
+    const gate::Locked locked(books);
+    physical = find_in<Physical>(physical_by_handle, handle);
+    // The last release frees the handle for others to get: its record goes first.
+    if (physical != nullptr && physical->handles == 1) take_from<Physical>(physical_by_handle, handle);
+  }
+  const CUresult result = real<fn::cuMemRelease>(handle);
+  if (physical == nullptr) return result;
+  Returned returned;
+  {
+    const gate::Locked locked(books);
+    if (result == CUDA_SUCCESS) {
+      physical->handles--;
+      returned = end_if_unused(physical);
+    } else if (find_in<Physical>(physical_by_handle, handle) == nullptr) {
+      physical_by_handle.insert(handle, as_value(physical));
+    }
+  }
+  if (returned.bytes != 0) give_back(returned.gpu, returned.bytes);
+  return result;
+}
+
+CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
+                  unsigned long long flags) noexcept {
+  Node* node = nullptr;
+  Physical* physical = nullptr;
+  {
+    const gate::Locked locked(books);
+    physical = find_in<Physical>(physical_by_handle, handle);
+    if (physical != nullptr) {
+      node = new_node();
+      if (node == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
+      // From here on: another thread may release the handle while the driver maps it.
+      physical->mappings++;
+      node->mapping = {physical, ptr, size, nullptr};
+    }
+  }
+  CUresult result = real<fn::cuMemMap>(ptr, size, offset, handle, flags);
+  if (physical == nullptr) return result;
+  Returned returned;
+  {
+    const gate::Locked locked(books);
+    if (result == CUDA_SUCCESS && mapping_by_address.insert(ptr, as_value(node))) return result;
+    physical->mappings--;
+    delete_node(node);
+    returned = end_if_unused(physical);
+  }
+  if (returned.bytes != 0) give_back(returned.gpu, returned.bytes);
+  if (result == CUDA_SUCCESS) {
+    real<fn::cuMemUnmap>(ptr, size);
+    result = CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  return result;
+}
+
+CUresult cuMemUnmap(CUdeviceptr ptr, size_t size) noexcept {
+  Mapping* list = nullptr;
+  {
+    const gate::Locked locked(books);
+    list = take_mappings(ptr, size);
+  }
+  const CUresult result = real<fn::cuMemUnmap>(ptr, size);
+  while (list != nullptr) {
+    Returned returned;
+    {
+      const gate::Locked locked(books);
+      Mapping* mapping = list;
+      list = mapping->next;
+      if (result != CUDA_SUCCESS) {
+        mapping_by_address.insert(mapping->address, as_value(mapping));
+        continue;
+      }
+      mapping->physical->mappings--;
+      returned = end_if_unused(mapping->physical);
+      delete_node(mapping);
+    }
+    if (returned.bytes != 0) give_back(returned.gpu, returned.bytes);
+  }
+  return result;
+}
+
+// One more use of memory that is mapped: by the handle that is known already, or by a new one.
+CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* handle, void* addr) noexcept {
+  const CUresult result = real<fn::cuMemRetainAllocationHandle>(handle, addr);
+  if (result != CUDA_SUCCESS) return result;
+  const gate::Locked locked(books);
+  if (Physical* physical = find_in<Physical>(physical_by_handle, *handle)) {
+    physical->handles++;
+  } else if (const Mapping* mapping = mapping_around(reinterpret_cast<uint64_t>(addr))) {
+    if (physical_by_handle.insert(*handle, as_value(mapping->physical))) mapping->physical->handles++;
+  }
+  return result;
+}
+
+// A handle that we know was made in this process: the import is one more use of it.
+CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle, void* osHandle,
+                                        CUmemAllocationHandleType shHandleType) noexcept {
+  const CUresult result = real<fn::cuMemImportFromShareableHandle>(handle, osHandle, shHandleType);
+  if (result != CUDA_SUCCESS) return result;
+  const gate::Locked locked(books);
+  if (Physical* physical = find_in<Physical>(physical_by_handle, *handle)) physical->handles++;
+  return result;
+}
+
+void forget_physical_memory() {
+  books.reset();
+  physical_by_handle.forget();
+  mapping_by_address.forget();
+}
+
+}  // namespace hook
