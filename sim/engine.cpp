@@ -4,24 +4,9 @@
 #include <algorithm>
 #include <bit>
 
+#include "sim/channel_set.h"
+
 namespace sim {
-namespace {
-
-constexpr uint64_t kNumberMask = (1ull << 48) - 1;
-constexpr int kDependencyDepth = 4;      // how far earliest_completion_ns() follows `after`
-constexpr uint64_t kIdleLookahead = 64;  // how many queued items earliest_idle_ns() adds up
-
-constexpr uint32_t bit(int channel) { return 1u << channel; }
-
-int take_lowest(uint32_t& channels) {
-  const int channel = std::countr_zero(channels);
-  channels &= channels - 1;
-  return channel;
-}
-
-uint64_t add_saturating(uint64_t a, uint64_t b) { return a > kNever - b ? kNever : a + b; }
-
-}  // namespace
 
 Engine::Engine(NodeFile& file, int device, int sm_count)
     : file_(file), device_(file.devices[device]), sm_count_(sm_count), journal_(file, file.devices[device]) {}
@@ -41,7 +26,7 @@ uint32_t Engine::sms_of(const WorkItem& work) const {
 }
 
 bool Engine::is_done(int context, uint64_t after) const {
-  return file_.contexts[context].channels[after >> 48].completed >= (after & kNumberMask);
+  return file_.contexts[context].channels[after_channel(after)].completed >= after_number(after);
 }
 
 bool Engine::may_start(int context, const WorkItem& work) const {
@@ -217,7 +202,7 @@ uint64_t Engine::submit(int index, int channel, const Work& work) {
   for (int i = 0; i < work.after_count; ++i) {
     const Ticket& ticket = work.after[i];
     if (ticket.channel < 0) continue;
-    const uint64_t after = static_cast<uint64_t>(ticket.channel) << 48 | ticket.number;
+    const uint64_t after = pack_after(ticket);
     if (!is_done(index, after)) added.after[added.after_count++] = after;
   }
   journal_.set(device_.last_order, device_.last_order + 1);
@@ -449,83 +434,6 @@ void Engine::recover() {
   commit();
 }
 
-// --- Reckoning ahead.
-
-uint64_t Engine::earliest_completion_ns(int context, int channel, uint64_t number) const {
-  return earliest_completion_ns(context, channel, number, kDependencyDepth);
-}
-
-uint64_t Engine::earliest_completion_ns(int index, int channel, uint64_t number, int depth) const {
-  const Context& context = file_.contexts[index];
-  const Channel& state = context.channels[channel];
-  const uint64_t now_ns = device_.now_ns;
-  if (number <= state.completed) return now_ns;
-
-  const auto after_dependencies = [&](const WorkItem& work) {
-    uint64_t at_ns = now_ns;
-    for (int i = 0; i < work.after_count && depth > 0; ++i) {
-      const uint64_t after_number = work.after[i] & kNumberMask;
-      at_ns = std::max(at_ns, earliest_completion_ns(index, work.after[i] >> 48, after_number, depth - 1));
-    }
-    return add_saturating(at_ns, work.duration_ns);
-  };
-
-  const WorkItem& first = head(index, channel);
-  uint64_t at_ns;
-  if (context.running & bit(channel)) {
-    at_ns = state.head_ns;
-  } else if (context.runnable & bit(channel)) {
-    at_ns = add_saturating(earliest_sms_ns(index), state.head_ns);
-  } else if (context.copying & bit(channel)) {
-    const bool first_in_queue =
-        device_.copy_head == static_cast<uint32_t>(index * kChannelsPerContext + channel) + 1;
-    at_ns = first_in_queue ? device_.copy_end_ns : add_saturating(device_.copy_end_ns, first.duration_ns);
-  } else if (context.held & bit(channel)) {
-    at_ns = kNever;
-  } else {
-    at_ns = after_dependencies(first);
-  }
-  if (number == state.completed + 1) return at_ns;
-  const WorkItem& last = item(index, channel, number);
-  return std::max(add_saturating(at_ns, last.work_end_ns - first.work_end_ns), after_dependencies(last));
-}
-
-// When a head that is runnable but does not run can have SMs.
-uint64_t Engine::earliest_sms_ns(int index) const {
-  const uint64_t now_ns = device_.now_ns;
-  const uint64_t switch_ns = file_.settings.context_switch_ns;
-  if (device_.current == static_cast<uint32_t>(index) + 1) {
-    if (device_.switch_end_ns) return device_.switch_end_ns;
-    const uint64_t end_ns = next_kernel_end_ns();
-    return device_.ready_head ? std::min(end_ns, device_.slice_end_ns) : end_ns;
-  }
-  if (device_.switch_end_ns) return device_.switch_end_ns + switch_ns;
-  if (!device_.current) return now_ns;
-  return std::min(device_.slice_end_ns, earliest_idle_ns()) + switch_ns;
-}
-
-// When the current context, whose turn it is, can have nothing more to run: not before the work that one of
-// its running channels has in a row is done.
-uint64_t Engine::earliest_idle_ns() const {
-  const int index = device_.current - 1;
-  const Context& context = file_.contexts[index];
-  uint64_t idle_ns = device_.now_ns;
-  for (uint32_t running = context.running; running && idle_ns < device_.slice_end_ns;) {
-    const int channel = take_lowest(running);
-    const Channel& state = context.channels[channel];
-    uint64_t at_ns = state.head_ns;
-    const uint64_t end = std::min(state.submitted, state.completed + kIdleLookahead);
-    for (uint64_t number = state.completed + 2; number <= end; ++number) {
-      const WorkItem& work = item(index, channel, number);
-      const bool keeps = work.kind == Work::Kind::kKernel || work.kind == Work::Kind::kMarker;
-      if (!keeps || !may_start(index, work)) break;
-      at_ns = add_saturating(at_ns, work.duration_ns);
-    }
-    idle_ns = std::max(idle_ns, at_ns);
-  }
-  return idle_ns;
-}
-
 // --- Busy time.
 
 void Engine::settle_busy() {
@@ -533,45 +441,11 @@ void Engine::settle_busy() {
   const uint64_t since_ns = device_.busy_since_ns, now_ns = device_.now_ns;
   Context& context = file_.contexts[device_.current - 1];
   Process& process = device_.processes[context.owner_plus_one - 1];
-  add_busy(device_.history, since_ns, now_ns);
-  add_busy(process.history, since_ns, now_ns);
+  add_busy(&device_.history, since_ns, now_ns);
+  add_busy(&process.history, since_ns, now_ns);
   journal_.add(device_.busy_ns, now_ns - since_ns);
   journal_.add(process.busy_ns, now_ns - since_ns);
   journal_.set(device_.busy_since_ns, context.running ? now_ns : 0);
-}
-
-void Engine::add_busy(BusyHistory& history, uint64_t from_ns, uint64_t to_ns) {
-  uint64_t number = from_ns / kHistoryBucketNs;
-  const uint64_t last = to_ns / kHistoryBucketNs;
-  if (last >= kHistoryBuckets) number = std::max(number, last - kHistoryBuckets + 1);
-  for (; number <= last; ++number) {
-    const uint64_t begin_ns = std::max(from_ns, number * kHistoryBucketNs);
-    const uint64_t end_ns = std::min(to_ns, (number + 1) * kHistoryBucketNs);
-    if (end_ns <= begin_ns) continue;
-    uint64_t& bucket = history.buckets[number % kHistoryBuckets];
-    const uint64_t mask = (1u << kHistoryBusyBits) - 1;
-    const uint64_t had_ns = bucket >> kHistoryBusyBits == number ? bucket & mask : 0;
-    bucket = number << kHistoryBusyBits | std::min(had_ns + end_ns - begin_ns, kHistoryBucketNs);
-  }
-}
-
-uint32_t Engine::busy_percent(const BusyHistory& history, uint64_t window_ns) const {
-  window_ns = std::min(window_ns, (kHistoryBuckets - 1) * kHistoryBucketNs);
-  if (window_ns == 0) return 0;
-  const uint64_t to_ns = device_.now_ns;
-  const uint64_t from_ns = to_ns > window_ns ? to_ns - window_ns : 0;
-  double busy_ns = 0;
-  for (uint64_t number = from_ns / kHistoryBucketNs; number <= to_ns / kHistoryBucketNs; ++number) {
-    const uint64_t bucket = history.buckets[number % kHistoryBuckets];
-    if (bucket >> kHistoryBusyBits != number) continue;
-    const double bucket_busy_ns = bucket & ((1u << kHistoryBusyBits) - 1);
-    // Of the bucket that the window begins in, its part.
-    const uint64_t begin_ns = number * kHistoryBucketNs;
-    const double part =
-        begin_ns < from_ns ? 1.0 - static_cast<double>(from_ns - begin_ns) / kHistoryBucketNs : 1.0;
-    busy_ns += bucket_busy_ns * part;
-  }
-  return std::min<uint32_t>(100, busy_ns * 100 / window_ns + 0.5);
 }
 
 }  // namespace sim

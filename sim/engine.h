@@ -48,8 +48,6 @@ class Engine {
 
   // Brings the busy sums and histories up to the present.
   void settle_busy();
-  // Busy part, in percent, of the window_ns that ended now; call settle_busy() first.
-  uint32_t busy_percent(const BusyHistory& history, uint64_t window_ns) const;
 
   void commit() { journal_.commit(); }
   void recover();
@@ -85,7 +83,6 @@ class Engine {
   uint64_t earliest_idle_ns() const;
   uint64_t earliest_sms_ns(int context) const;
   uint64_t earliest_completion_ns(int context, int channel, uint64_t number, int depth) const;
-  void add_busy(BusyHistory& history, uint64_t from_ns, uint64_t to_ns);
 
   NodeFile& file_;
   Device& device_;

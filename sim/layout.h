@@ -20,6 +20,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "sim/busy_history.h"
 #include "sim/node.h"
 
 namespace sim {
@@ -31,20 +32,14 @@ constexpr int kMaxProcesses = 1024;  // per device
 constexpr int kMaxAfter = 4;
 constexpr int kJournalEntries = 4096;
 constexpr uint64_t kNever = UINT64_MAX;
+inline uint64_t add_saturating(uint64_t a, uint64_t b) { return a > kNever - b ? kNever : a + b; }
 
-// Busy time of the last second or so, in buckets of 10 ms. A bucket holds its number (time / 10 ms) above,
-// and the busy nanoseconds within it below, in one word, so that a stale bucket is recognised and one store
-// updates both.
-constexpr int kHistoryBuckets = 128;
-constexpr uint64_t kHistoryBucketNs = 10'000'000;
-constexpr int kHistoryBusyBits = 24;
-static_assert(kHistoryBucketNs < (1u << kHistoryBusyBits));
-
-// Not journaled: a bucket that a killed writer had filled already is filled again, and no bucket takes more
-// than its width.
-struct BusyHistory {
-  uint64_t buckets[kHistoryBuckets];
-};
+// What a work item comes after: an item of a channel of the same context, in one word.
+inline uint64_t pack_after(const Ticket& ticket) {
+  return static_cast<uint64_t>(ticket.channel) << 48 | ticket.number;
+}
+inline int after_channel(uint64_t after) { return static_cast<int>(after >> 48); }
+inline uint64_t after_number(uint64_t after) { return after & ((1ull << 48) - 1); }
 
 // One submitted piece of work. Not journaled: an item is written before its channel's `submitted` makes it
 // visible, and what is written later (completed_ns, finished) is never read before the journaled word that
@@ -59,7 +54,7 @@ struct WorkItem {
   uint8_t after_count;
   uint8_t finished;  // of a kSpin: finish_spin() was called
   uint8_t unused;
-  uint64_t after[kMaxAfter];  // channel << 48 | number
+  uint64_t after[kMaxAfter];  // as of pack_after()
 };
 
 struct Channel {

@@ -155,6 +155,7 @@ class Node {
   void recover(LockedDevice& locked);
   Ticket submit_locked(LockedDevice& locked, ContextId context, int channel, const Work& work);
   void wait_for_room(ContextId context, int channel);
+  void forget_marker_times(ContextId context);
 
   NodeFile* file_;                                // nullptr: no node, no devices
   const GpuModel* model_;                         // all devices are of one model

@@ -351,12 +351,12 @@ TEST_F(EngineTest, utilisation_is_the_busy_part_of_the_window) {
   }
   advance(1000 * kMs);
   engine_->settle_busy();
-  EXPECT_NEAR(engine_->busy_percent(device().history, 1000 * kMs), 60, 1);
-  EXPECT_NEAR(engine_->busy_percent(device().history, 200 * kMs), 80, 1);
-  EXPECT_NEAR(engine_->busy_percent(device().processes[a].history, 1000 * kMs), 20, 1);
-  EXPECT_NEAR(engine_->busy_percent(device().processes[b].history, 1000 * kMs), 40, 1);
+  EXPECT_NEAR(busy_percent(device().history, device().now_ns, 1000 * kMs), 60, 1);
+  EXPECT_NEAR(busy_percent(device().history, device().now_ns, 200 * kMs), 80, 1);
+  EXPECT_NEAR(busy_percent(device().processes[a].history, device().now_ns, 1000 * kMs), 20, 1);
+  EXPECT_NEAR(busy_percent(device().processes[b].history, device().now_ns, 1000 * kMs), 40, 1);
   advance(3000 * kMs);
-  EXPECT_EQ(engine_->busy_percent(device().history, 1000 * kMs), 0u);
+  EXPECT_EQ(busy_percent(device().history, device().now_ns, 1000 * kMs), 0u);
 }
 
 TEST_F(EngineTest, utilisation_of_a_kernel_still_running_counts) {
@@ -364,7 +364,7 @@ TEST_F(EngineTest, utilisation_of_a_kernel_still_running_counts) {
   kernel(a, 0, 60'000 * kMs);
   advance(5'000 * kMs);
   engine_->settle_busy();
-  EXPECT_EQ(engine_->busy_percent(device().history, 1000 * kMs), 100u);
+  EXPECT_EQ(busy_percent(device().history, device().now_ns, 1000 * kMs), 100u);
   EXPECT_EQ(device().busy_ns, 5'000 * kMs);
 }
 
