@@ -30,7 +30,7 @@ struct Attaching {
 
 bool refuse(Attaching* attaching, const char* directory, const char* why, const char* what_to_do) {
   Line line;
-  line << "cuslice: CUDA is refused in this process: slice ";
+  line << "cuslice: the GPU is refused to this process: slice ";
   line.foreign(directory, 300) << ": " << why << "; " << what_to_do;
   line.write_to_stderr();
   attaching->failed = true;

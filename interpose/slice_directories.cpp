@@ -22,7 +22,7 @@ constexpr char kInstalled[] = "/var/lib/cuslice/";
 
 void say_closed(const char* why) {
   Line line;
-  line << "cuslice: CUDA is refused in this process: " << why;
+  line << "cuslice: the GPU is refused to this process: " << why;
   line.write_to_stderr();
 }
 
