@@ -90,9 +90,15 @@ CUresult small_hook_buffer(void** buffer, size_t* bytes) {
   return CUDA_SUCCESS;
 }
 
+CUresult not_supported() { return CUDA_ERROR_NOT_SUPPORTED; }
+
 const auto& hooks_table() {
-  static const auto& table =
-      make_table<Table::kHooks, 7>({{2, slot_of(hook_buffer)}, {6, slot_of(small_hook_buffer)}});
+  // 1, 3 and 4 are called when a kernel node is added to a graph; cudart does without them.
+  static const auto& table = make_table<Table::kHooks, 7>({{1, slot_of(not_supported)},
+                                                           {2, slot_of(hook_buffer)},
+                                                           {3, slot_of(not_supported)},
+                                                           {4, slot_of(not_supported)},
+                                                           {6, slot_of(small_hook_buffer)}});
   return table;
 }
 
@@ -223,8 +229,6 @@ const auto& module_table() {
 }
 
 // --- 1734dc26: cuBLAS calls slot 4 and can do without it.
-
-CUresult not_supported() { return CUDA_ERROR_NOT_SUPPORTED; }
 
 const auto& unnamed_table() {
   static const auto& table = make_table<Table::kUnnamed, 64>({{4, slot_of(not_supported)}});

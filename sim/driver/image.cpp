@@ -7,7 +7,8 @@
 
 #include <algorithm>
 #include <cstring>
-#include <mutex>
+
+#include "sim/driver/lz4.h"
 
 namespace sim {
 namespace {
@@ -41,9 +42,13 @@ struct FatbinEntry {
   uint32_t name_offset;
   uint32_t name_bytes;
   uint64_t flags;
+  uint64_t unused;
+  uint64_t unpacked_bytes;
 };
+constexpr uint16_t kEntryPtx = 1;
 constexpr uint16_t kEntryElf = 2;
-constexpr uint64_t kCompressedFlags = 0x1000 | 0x2000 | 0x8000;  // LZ4 old and new, zstd
+constexpr uint64_t kPackedLz4 = 0x2000;
+constexpr uint64_t kPackedOther = 0x1000 | 0x8000;  // an old form, and zstd
 
 // An image is passed without its length; the ELF header says where its last table ends.
 size_t elf_bytes(const void* data) {
@@ -143,11 +148,38 @@ bool read_cubin(const void* data, Image* image) {
     } else if (starts_with(name, ".nv.info.", &kernel)) {
       const auto found = image->kernels.find(kernel);
       const Elf_Data* info = elf_getdata(section, nullptr);
-      if (found != image->kernels.end() && info != nullptr) found->second.parameters = read_parameters(*info);
+      if (found == image->kernels.end() || info == nullptr) continue;
+      found->second.parameters = read_parameters(*info);
+      found->second.parameters_known = true;
     }
   }
   elf_end(elf);
-  image->names_known = true;
+  image->kernels_known = true;
+  image->variables_known = true;
+  return true;
+}
+
+// PTX is text: every kernel is declared as `.entry name(`. Its variables are not read.
+void read_ptx(const std::string& text, Image* image) {
+  constexpr char kEntry[] = ".entry";
+  for (size_t at = text.find(kEntry); at != std::string::npos; at = text.find(kEntry, at)) {
+    at += sizeof kEntry - 1;
+    const size_t name = text.find_first_not_of(" \t\r\n", at);
+    if (name == std::string::npos || name == at) continue;
+    const size_t end = text.find_first_of(" \t\r\n({;", name);
+    if (end == std::string::npos) break;
+    image->kernels[text.substr(name, end - name)];
+  }
+  image->kernels_known = true;
+}
+
+// The body of an entry, unpacked where it is packed. False: in a form that is not read here.
+bool entry_body(const FatbinEntry& entry, const unsigned char* body, std::string* content) {
+  if ((entry.flags & kPackedOther) != 0) return false;
+  if ((entry.flags & kPackedLz4) != 0) {
+    return unpack_lz4(body, entry.compressed_bytes, entry.unpacked_bytes, content);
+  }
+  content->assign(reinterpret_cast<const char*>(body), entry.body_bytes);
   return true;
 }
 
@@ -156,28 +188,29 @@ bool read_fatbin(const void* data, Image* image) {
   if (header->magic != kFatbinMagic) return false;
   const auto* at = static_cast<const unsigned char*>(data) + header->header_bytes;
   const auto* end = at + header->body_bytes;
-  bool all_read = true;
-  bool any_read = false;
+  bool cubins_read = true;
+  std::vector<std::string> ptx;
   while (at + sizeof(FatbinEntry) <= end) {
     const auto* entry = reinterpret_cast<const FatbinEntry*>(at);
     if (entry->header_bytes < sizeof(FatbinEntry) || entry->body_bytes == 0) break;
     const unsigned char* body = at + entry->header_bytes;
     if (body + entry->body_bytes > end) break;
-    if (entry->kind == kEntryElf) {
-      const bool readable = (entry->flags & kCompressedFlags) == 0 && read_cubin(body, image);
-      any_read = any_read || readable;
-      all_read = all_read && readable;
-    }
+    std::string content;
+    const bool readable = entry_body(*entry, body, &content);
+    if (entry->kind == kEntryElf) cubins_read = readable && read_cubin(content.data(), image) && cubins_read;
+    if (entry->kind == kEntryPtx && readable) ptx.push_back(std::move(content));
     at = body + entry->body_bytes;
   }
-  image->names_known = any_read && all_read;
+  // The PTX of a fatbin repeats its cubins.
+  if (!image->kernels_known) {
+    for (const std::string& text : ptx) read_ptx(text, image);
+  }
+  if (!cubins_read) image->kernels_known = image->variables_known = false;
   return true;
 }
 
-bool read_ptx(const void* data) {
-  // PTX is text that begins with comments and a .version directive.
-  const auto* text = static_cast<const char*>(data);
-  while (*text == ' ' || *text == '\n' || *text == '\r' || *text == '\t') ++text;
+bool looks_like_ptx(const char* text) {
+  text += strspn(text, " \t\r\n");
   return strncmp(text, "//", 2) == 0 || strncmp(text, ".version", 8) == 0;
 }
 
@@ -189,7 +222,11 @@ bool read_image(const void* data, Image* image) {
   memcpy(&magic, data, sizeof magic);
   if (magic == kWrapperMagic) return read_image(static_cast<const FatbinWrapper*>(data)->fatbin, image);
   if (magic == kFatbinMagic) return read_fatbin(data, image);
-  return read_cubin(data, image) || read_ptx(data);
+  if (read_cubin(data, image)) return true;
+  const auto* text = static_cast<const char*>(data);
+  if (!looks_like_ptx(text)) return false;
+  read_ptx(text, image);
+  return true;
 }
 
 }  // namespace sim

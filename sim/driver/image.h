@@ -20,11 +20,14 @@ struct KernelParameter {
 struct KernelImage {
   int registers = 32;
   int shared_bytes = 0;
+  bool parameters_known = false;
   std::vector<KernelParameter> parameters;
 };
 
 struct Image {
-  bool names_known = false;  // false: any name has to be accepted
+  // False: any name has to be accepted.
+  bool kernels_known = false;
+  bool variables_known = false;
   std::map<std::string, KernelImage> kernels;
   std::map<std::string, size_t> variables;  // name -> bytes
 };

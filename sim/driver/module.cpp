@@ -28,7 +28,7 @@ CUfunc_st* make_function(CUmod_st* module, const std::string& name) {
     function->registers = known->second.registers;
     function->static_shared_bytes = known->second.shared_bytes;
     function->parameters = known->second.parameters;
-    function->parameters_known = true;
+    function->parameters_known = known->second.parameters_known;
   }
   return (module->functions[name] = std::move(function)).get();
 }
@@ -42,7 +42,7 @@ CUresult get_function(CUfunc_st** function, CUmod_st* module, const char* name) 
     *function = found->second.get();
     return CUDA_SUCCESS;
   }
-  if (module->image.names_known && module->image.kernels.count(name) == 0) return CUDA_ERROR_NOT_FOUND;
+  if (module->image.kernels_known && module->image.kernels.count(name) == 0) return CUDA_ERROR_NOT_FOUND;
   *function = make_function(module, name);
   return CUDA_SUCCESS;
 }
@@ -52,7 +52,7 @@ CUresult get_global(CUdeviceptr* address, size_t* bytes, CUmod_st* module, const
   if (name == nullptr || (address == nullptr && bytes == nullptr)) return CUDA_ERROR_INVALID_VALUE;
   if (!is_module(module)) return CUDA_ERROR_INVALID_HANDLE;
   const auto known = module->image.variables.find(name);
-  if (module->image.names_known && known == module->image.variables.end()) return CUDA_ERROR_NOT_FOUND;
+  if (module->image.variables_known && known == module->image.variables.end()) return CUDA_ERROR_NOT_FOUND;
   const size_t size =
       known != module->image.variables.end() ? std::max<size_t>(known->second, 1) : kUnknownVariableBytes;
   std::lock_guard lock(module->mutex);
