@@ -94,7 +94,7 @@ Check check_broker(const broker::RunDirectory& run) {
           ""};
 }
 
-// Runs this program with arguments; its stdout in *output, its stderr too if it fails.
+// Runs this program with arguments to its end.
 int run_self(std::vector<std::string> arguments, std::string* output, std::string* errors) {
   arguments.insert(arguments.begin(), program_directory() + "/cuslicectl");
   std::vector<char*> pointers;
@@ -113,6 +113,7 @@ int run_self(std::vector<std::string> arguments, std::string* output, std::strin
   }
   close(out[1]);
   close(err[1]);
+  // One after the other: what goes to stderr is a few lines and fits its pipe.
   const auto drain = [](int fd, std::string* text) {
     std::array<char, 4096> buffer;
     for (ssize_t got; (got = read(fd, buffer.data(), buffer.size())) > 0;) text->append(buffer.data(), got);
@@ -147,9 +148,9 @@ void check_slice(const broker::RunDirectory& run, const std::string& lib_dir, co
 
   std::string output, errors;
   const int status = run_self(arguments, &output, &errors);
-  if (!errors.empty()) std::cerr << errors;
   const json seen = json::parse(output, nullptr, false);
   if (status == 0 && seen.is_object()) {
+    std::cerr << errors;
     add_probe_checks(seen, checks);
     return;
   }
