@@ -18,6 +18,7 @@ namespace broker {
 namespace {
 
 constexpr uint64_t kBeatNs = 100'000'000;
+constexpr uint64_t kStrangersNs = 1'000'000'000;
 
 // A ring costs its slice this much of its time budget; a slice rings some hundred times a second when it is
 // well.
@@ -76,6 +77,7 @@ struct Arbitration::Entry {
   bool timed_turn = false;  // holds a turn that has a deadline
   bool blocked = false;
   uint64_t beat_ns = 0;
+  uint64_t strangers_ns = 0;  // when they were last reported
 
   std::atomic<bool> end{false};
   std::atomic<bool> ended{false};
@@ -95,10 +97,11 @@ struct Arbitration::Entry {
   }
 };
 
-Arbitration::Arbitration(const Settings& settings, std::function<void(limiter::SliceKey)> on_contexts_changed,
+Arbitration::Arbitration(const Settings& settings,
+                         std::function<void(limiter::SliceKey)> on_processes_changed,
                          std::function<void(limiter::SliceKey)> on_damaged)
     : settings_(settings),
-      on_contexts_changed_(std::move(on_contexts_changed)),
+      on_processes_changed_(std::move(on_processes_changed)),
       on_damaged_(std::move(on_damaged)),
       arbiter_(settings.arbiter),
       timer_(timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC)) {
@@ -243,7 +246,11 @@ void Arbitration::observe(Entry& entry, uint64_t now) {
     return;
   }
   arbiter_.observe(entry.key, entry.seen, now);
-  if (entry.seen.contexts != contexts) on_contexts_changed_(entry.key);
+  // A slot in use that we were not told of: its process did not reach the attach socket.
+  const uint32_t slots = std::min<uint32_t>(entry.files->state().header.slots_high.load(), shm::kMaxSlots);
+  const bool strangers = slots > entry.slots && now - entry.strangers_ns > kStrangersNs;
+  if (strangers) entry.strangers_ns = now;
+  if (strangers || entry.seen.contexts != contexts) on_processes_changed_(entry.key);
 }
 
 void Arbitration::decide(uint64_t now) {

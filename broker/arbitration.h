@@ -24,9 +24,9 @@ namespace broker {
 // A slice that rings without end slows only itself down: its thread sleeps when it has used up its budget of
 // rings.
 //
-// Thread-safe. `on_contexts_changed` is called with the mutex held when a slice has more or fewer contexts
-// than before; `on_damaged` when its `state` was found damaged (its gate is blocked then, and its thread has
-// ended).
+// Thread-safe. Called with the mutex held: `on_processes_changed` when a slice has more or fewer contexts
+// than before, or processes in slots that use_slots() did not tell of; `on_damaged` when its `state` was
+// found damaged (its gate is blocked then, and its thread has ended).
 class Arbitration {
  public:
   struct Settings {
@@ -34,7 +34,7 @@ class Arbitration {
     uint64_t run_ahead_ns = 1'000'000;
   };
 
-  Arbitration(const Settings& settings, std::function<void(limiter::SliceKey)> on_contexts_changed,
+  Arbitration(const Settings& settings, std::function<void(limiter::SliceKey)> on_processes_changed,
               std::function<void(limiter::SliceKey)> on_damaged);
   ~Arbitration();
   Arbitration(const Arbitration&) = delete;
@@ -68,7 +68,7 @@ class Arbitration {
   void block_locked(Entry& entry);
 
   const Settings settings_;
-  const std::function<void(limiter::SliceKey)> on_contexts_changed_;
+  const std::function<void(limiter::SliceKey)> on_processes_changed_;
   const std::function<void(limiter::SliceKey)> on_damaged_;
 
   std::mutex mutex_;  // guards everything below

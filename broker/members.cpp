@@ -45,13 +45,14 @@ shm::AttachStatus Members::attach(Process process, const shm::AttachRequest& req
   return shm::kAttached;
 }
 
-void Members::take_over() {
+void Members::adopt() {
   const shm::State& state = files_.state();
   const uint32_t slots =
       std::min<uint32_t>(state.header.slots_high.load(std::memory_order_acquire), shm::kMaxSlots);
   for (uint32_t slot = 0; slot < slots; ++slot) {
     const uint32_t owner = state.slots[slot].owner.load(std::memory_order_acquire);
     const uint32_t generation = shm::slot_generation(owner);
+    if (members_.contains(slot)) continue;
     const shm::SlotRecord& record = files_.limits().slots[slot];
     const auto recorded_pid = static_cast<pid_t>(record.host_pid.load(std::memory_order_acquire));
     const bool recorded =

@@ -30,9 +30,9 @@ class Members {
 
   shm::AttachStatus attach(Process process, const shm::AttachRequest& request);
 
-  // Finds the processes that attached to an earlier broker or to none: by their records, or by what their
-  // slots say about pid and namespace. Those that are gone are reaped.
-  void take_over();
+  // Finds the processes that are in a slot and did not attach to this broker: by the record of an earlier
+  // one, or by what their slots say about pid and namespace. Those that are gone are reaped.
+  void adopt();
 
   bool empty() const { return members_.empty(); }
   size_t count() const { return members_.size(); }

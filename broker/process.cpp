@@ -97,6 +97,10 @@ std::optional<Process> open_peer(int socket) {
 }
 
 std::optional<Process> find_in_namespace(uint64_t pid_namespace, uint32_t pid) {
+  struct stat own;
+  if (stat("/proc/self/ns/pid", &own) == 0 && own.st_ino == pid_namespace) {
+    return open_process(static_cast<pid_t>(pid), 0);
+  }
   std::unique_ptr<DIR, int (*)(DIR*)> proc(opendir("/proc"), closedir);
   if (proc == nullptr) return std::nullopt;
   while (const dirent* entry = readdir(proc.get())) {

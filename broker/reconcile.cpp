@@ -44,7 +44,7 @@ Measurement measure(const Measurement& last, uint32_t generation, const limiter:
 Reconciler::Reconciler(EventLoop& loop, const Nvml& nvml)
     : loop_(loop), nvml_(nvml), context_bytes_(nvml.gpus().size(), kUnknownContextBytes) {}
 
-void Reconciler::add(uint64_t key, SliceFiles* files, const Members* members, std::vector<int> node_gpus) {
+void Reconciler::add(uint64_t key, SliceFiles* files, Members* members, std::vector<int> node_gpus) {
   slices_[key] = {files, members, std::move(node_gpus), {}};
 }
 
@@ -82,6 +82,9 @@ bool Reconciler::any_context() const {
 }
 
 void Reconciler::look() {
+  for (auto& [key, slice] : slices_) {
+    if (!slice.files->damaged()) slice.members->adopt();
+  }
   bool complete = true;
   for (size_t gpu = 0; gpu < context_bytes_.size(); ++gpu) complete &= look_at(static_cast<int>(gpu));
   if (!any_context()) return;

@@ -28,14 +28,14 @@ Measurement measure(const Measurement& last, uint32_t generation, const limiter:
 // Charges slices for what the driver takes unasked in their processes (contexts, modules, local memory, ...),
 // read from NVML, and for what dead processes have not given back yet. Looks when somebody attaches or makes
 // a context, then 1 s later, 2 s, ... up to every 30 s while there are contexts; never when there are none.
-// Owned and called by the loop's thread.
+// Processes that did not attach are adopted on the way. Owned and called by the loop's thread.
 class Reconciler {
  public:
   Reconciler(EventLoop& loop, const Nvml& nvml);
 
   // `node_gpus[i]`: the node's GPU that is the slice's i-th; -1: not on this node. All pointers live until
   // remove().
-  void add(uint64_t key, SliceFiles* files, const Members* members, std::vector<int> node_gpus);
+  void add(uint64_t key, SliceFiles* files, Members* members, std::vector<int> node_gpus);
   void remove(uint64_t key);
 
   // Looks soon, and begins with short intervals again.
@@ -51,7 +51,7 @@ class Reconciler {
  private:
   struct Slice {
     SliceFiles* files;
-    const Members* members;
+    Members* members;
     std::vector<int> node_gpus;
     std::map<std::pair<int, uint32_t>, Measurement> measured;  // by GPU of the slice and slot
   };

@@ -132,7 +132,7 @@ Status Slices::open(const std::string& id) {
 
   Slice& taken = *slice;
   if (Status status = start(std::move(slice)); !status.ok()) return status;
-  taken.members->take_over();
+  taken.members->adopt();
   reconciler_.take_over_orphans(taken.key);
   reconciler_.wake();
   spdlog::info("slice {}: taken over with {} processes", id, taken.members->count());
@@ -198,7 +198,11 @@ Status Slices::prepare(const v1::PrepareSliceRequest& request, v1::Slice* descri
   }
 
   Slice& made = *slice;
-  if (Status status = start(std::move(slice)); !status.ok()) return status;
+  if (Status status = start(std::move(slice)); !status.ok()) {
+    remove_slice_directory(run_.slice(id));
+    unlink(run_.record(id).c_str());
+    return status;
+  }
   spdlog::info("slice {}: {} on GPU {}{}, compute {} % (at most {} %)", id,
                format_bytes(made.terms.gpus[0].quota_bytes), made.terms.gpus[0].gpu,
                made.terms.gpus.size() > 1 ? " and others" : "", made.terms.compute_percent,

@@ -111,6 +111,19 @@ TEST(BrokerTest, a_killed_process_gives_everything_back_within_a_second) {
   RecordProperty("worst_seconds", std::to_string(worst_seconds));
 }
 
+TEST(BrokerTest, a_process_that_did_not_attach_is_found_and_reaped) {
+  FakeNode node;
+  node.start_broker();
+  node.prepare("a", 10 * kGiB, 25);
+  const auto tenant = node.start_tenant("a", {"--attach", "0", "--hold", std::to_string(kGiB)});
+  EXPECT_TRUE(eventually(2, [&] {
+    const ctl::SliceView slice = node.look("a");
+    return slice.processes.size() == 1 && slice.processes[0].host_pid == static_cast<uint32_t>(tenant->pid());
+  }));
+  tenant->kill_hard();
+  EXPECT_TRUE(eventually(1, [&] { return node.look("a").gpus[0].used_bytes() == 0; }));
+}
+
 TEST(BrokerTest, what_the_driver_still_lists_of_a_dead_process_stays_charged) {
   FakeNode node;
   node.start_broker();

@@ -4,7 +4,7 @@
 // reserves memory, and launches on a GPU that is one word in a shared file (the time at which it is free
 // again).
 //
-//   fake_tenant SLICE [--hold BYTES] [--gpu FILE --kernel-us N --seconds S]
+//   fake_tenant SLICE [--hold BYTES] [--attach 0] [--gpu FILE --kernel-us N --seconds S]
 //
 // Prints "attached SLOT", then (with --gpu) at its end "busy NS", the GPU time that it got, and one line
 // "turn GRANTED_NS FIRST_NS DRAINED_NS" per turn. Without --gpu it holds what it has until it is killed.
@@ -52,7 +52,7 @@ void sleep_until(uint64_t time_ns) {
 
 class Tenant {
  public:
-  explicit Tenant(const std::string& directory) {
+  Tenant(const std::string& directory, bool attach_to_broker) {
     if (shm::attach_limits(directory.c_str(), &limits_) != shm::AttachResult::kReady)
       die(directory + "/limits");
     if (shm::attach_state(directory.c_str(), &state_) != shm::AttachResult::kReady) die(directory + "/state");
@@ -61,7 +61,7 @@ class Tenant {
     const limiter::ProcessIdentity self = {static_cast<uint32_t>(getpid()), ns.st_ino,
                                            broker::process_start_time(getpid()), "fake_tenant"};
     if (!limiter::take_slot(*state_, self, &slot_)) die("no slot");
-    attach(directory);
+    if (attach_to_broker) attach(directory);
   }
 
   uint32_t slot() const { return slot_.slot; }
@@ -195,17 +195,19 @@ int main(int argc, char** argv) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   uint64_t hold_bytes = 0, kernel_us = 1000;
   double seconds = 1;
+  bool attach = true;
   std::string gpu_file;
   for (int i = 2; i + 1 < argc; i += 2) {
     const std::string option = argv[i];
     if (option == "--hold") hold_bytes = strtoull(argv[i + 1], nullptr, 10);
     if (option == "--gpu") gpu_file = argv[i + 1];
     if (option == "--kernel-us") kernel_us = strtoull(argv[i + 1], nullptr, 10);
+    if (option == "--attach") attach = argv[i + 1][0] != '0';
     if (option == "--seconds") seconds = strtod(argv[i + 1], nullptr);
   }
   if (argc < 2) die("usage: fake_tenant SLICE [options]");
 
-  Tenant tenant(argv[1]);
+  Tenant tenant(argv[1], attach);
   if (!tenant.make_context()) die("no room for a context");
   if (hold_bytes != 0 && !tenant.hold(hold_bytes)) die("refused");
   printf("attached %u\n", tenant.slot());
