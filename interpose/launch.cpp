@@ -35,12 +35,13 @@ struct Kernel {
 
 template <bool per_thread>
 struct KernelEx {
-  // Without a configuration the driver refuses; nothing is launched.
+  static bool names_stream(const CUlaunchConfig* config, CUfunction, void**, void**) {
+    return config != nullptr;
+  }
   static StreamName stream(const CUlaunchConfig* config, CUfunction, void**, void**) {
-    return {config == nullptr ? nullptr : config->hStream, per_thread};
+    return {config->hStream, per_thread};
   }
   static uint64_t key(const CUlaunchConfig* config, CUfunction function, void**, void**) {
-    if (config == nullptr) return launch_key(bits(function));
     return launch_key(bits(function), both(config->gridDimX, config->gridDimY),
                       both(config->gridDimZ, config->blockDimX), both(config->blockDimY, config->blockDimZ));
   }
@@ -58,11 +59,13 @@ struct Grid {
 
 // One kernel on several devices: it waits at the gate of the first one's stream.
 struct MultiDevice {
-  static StreamName stream(CUDA_LAUNCH_PARAMS* launches, unsigned count, unsigned) {
-    return {launches == nullptr || count == 0 ? nullptr : launches[0].hStream, false};
+  static bool names_stream(CUDA_LAUNCH_PARAMS* launches, unsigned count, unsigned) {
+    return launches != nullptr && count != 0;
   }
-  static uint64_t key(CUDA_LAUNCH_PARAMS* launches, unsigned count, unsigned) {
-    if (launches == nullptr || count == 0) return launch_key(0);
+  static StreamName stream(CUDA_LAUNCH_PARAMS* launches, unsigned, unsigned) {
+    return {launches[0].hStream, false};
+  }
+  static uint64_t key(CUDA_LAUNCH_PARAMS* launches, unsigned, unsigned) {
     return launch_key(bits(launches[0].function), both(launches[0].gridDimX, launches[0].gridDimY),
                       both(launches[0].gridDimZ, launches[0].blockDimX));
   }
@@ -102,16 +105,25 @@ template <uint32_t index, typename What, typename... Arguments>
   return gate::leave(launch, real<index>(arguments...));
 }
 
+// Whether the arguments say where the launch goes. If not, the driver will refuse it: nothing waits for that.
+template <typename What, typename... Arguments>
+[[gnu::always_inline]] inline bool names_stream(Arguments... arguments) {
+  if constexpr (requires { What::names_stream(arguments...); }) return What::names_stream(arguments...);
+  return true;
+}
+
 template <uint32_t index, typename What, typename... Arguments>
 [[gnu::cold, gnu::noinline]] CUresult slow(Arguments... arguments) noexcept {
+  if (!names_stream<What>(arguments...)) return real<index>(arguments...);
   return pass_gate<index, What>(arguments...);
 }
 
 // A hit is a jump to the driver, with every argument where the caller put it; the slow path is a jump too.
 template <uint32_t index, typename What, typename... Arguments>
 [[gnu::always_inline]] inline CUresult launch(Arguments... arguments) noexcept {
-  if (gate::passes(What::stream(arguments...))) [[likely]]
+  if (names_stream<What>(arguments...) && gate::passes(What::stream(arguments...))) [[likely]] {
     return driver_slot<index>()(arguments...);
+  }
   return slow<index, What>(arguments...);
 }
 

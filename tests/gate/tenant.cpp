@@ -1,0 +1,318 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A program with one behaviour of launching, on the driver API. Knows nothing of slices. Prints what it got
+// through and then EXIT-SUCCESS:
+//
+//   tenant BEHAVIOUR KERNEL_US SECONDS
+//
+// The GPU's UUID comes first on the line, so that whoever makes the slice can ask.
+#include <cuda.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <cinttypes>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+// The per-thread forms, which cuda.h only declares under a macro that renames the plain ones.
+extern "C" {
+CUresult cuLaunchKernel_ptsz(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
+                             CUstream, void**, void**);
+CUresult cuStreamSynchronize_ptsz(CUstream);
+}
+
+namespace {
+
+// Spins for as many nanoseconds as its argument says; the simulator goes by the name.
+constexpr char kImage[] = R"(.version 7.0
+.target sm_70
+.address_size 64
+.visible .entry spin_for_ns(.param .u64 ns)
+{
+  .reg .u64 %end, %now;
+  .reg .pred %more;
+  ld.param.u64 %end, [ns];
+  mov.u64 %now, %globaltimer;
+  add.u64 %end, %end, %now;
+again:
+  mov.u64 %now, %globaltimer;
+  setp.lt.u64 %more, %now, %end;
+  @%more bra again;
+  ret;
+}
+)";
+
+using Clock = std::chrono::steady_clock;
+
+void check(CUresult result, const char* call, int line) {
+  if (result == CUDA_SUCCESS) return;
+  const char* name = "?";
+  cuGetErrorName(result, &name);
+  fprintf(stderr, "tenant: line %d: %s: %s\n", line, call, name);
+  exit(1);
+}
+#define CHECK(call) check((call), #call, __LINE__)
+
+struct Tenant {
+  double kernel_us;
+  double seconds;
+  CUcontext context = nullptr;
+  CUfunction function = nullptr;
+  Clock::time_point begin = Clock::now();
+  std::atomic<uint64_t> kernels{0};
+
+  void start() {
+    CHECK(cuInit(0));
+    CHECK(cuDevicePrimaryCtxRetain(&context, 0));
+    CHECK(cuCtxSetCurrent(context));
+    load();
+  }
+  void load() {
+    CUmodule module;
+    CHECK(cuModuleLoadData(&module, kImage));
+    CHECK(cuModuleGetFunction(&function, module, "spin_for_ns"));
+  }
+  bool more() const { return Clock::now() - begin < std::chrono::duration<double>(seconds); }
+
+  CUresult launch(CUstream stream, bool per_thread = false) {
+    auto ns = static_cast<uint64_t>(kernel_us * 1000);
+    void* parameters[] = {&ns};
+    auto* launch = per_thread ? cuLaunchKernel_ptsz : cuLaunchKernel;
+    CUresult result = launch(function, 1, 1, 1, 1, 1, 1, 0, stream, parameters, nullptr);
+    if (result == CUDA_SUCCESS) ++kernels;
+    return result;
+  }
+  CUstream new_stream() {
+    CUstream stream;
+    CHECK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    return stream;
+  }
+};
+
+void saturate(Tenant& tenant, CUstream stream) {
+  while (tenant.more()) CHECK(tenant.launch(stream));
+  CHECK(cuCtxSynchronize());
+}
+
+void streams(Tenant& tenant) {
+  std::vector<CUstream> streams;
+  for (int i = 0; i < 8; ++i) streams.push_back(tenant.new_stream());
+  for (size_t i = 0; tenant.more(); ++i) CHECK(tenant.launch(streams[i % streams.size()]));
+  CHECK(cuCtxSynchronize());
+}
+
+void launch_and_wait(Tenant& tenant) {
+  CUstream stream = tenant.new_stream();
+  while (tenant.more()) {
+    CHECK(tenant.launch(stream));
+    CHECK(cuStreamSynchronize(stream));
+  }
+}
+
+// Half of the time there is nothing to run.
+void bursts(Tenant& tenant) {
+  CUstream stream = tenant.new_stream();
+  while (tenant.more()) {
+    for (int i = 0; i < 5; ++i) CHECK(tenant.launch(stream));
+    CHECK(cuStreamSynchronize(stream));
+    std::this_thread::sleep_for(std::chrono::duration<double, std::micro>(5 * tenant.kernel_us));
+  }
+}
+
+void per_thread(Tenant& tenant) {
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 2; ++i) {
+    threads.emplace_back([&tenant] {
+      CHECK(cuCtxSetCurrent(tenant.context));
+      while (tenant.more()) CHECK(tenant.launch(nullptr, true));
+      CHECK(cuStreamSynchronize_ptsz(nullptr));
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+void memset_loop(Tenant& tenant) {
+  CUstream stream = tenant.new_stream();
+  CUdeviceptr memory;
+  CHECK(cuMemAlloc(&memory, 1 << 20));
+  while (tenant.more()) {
+    CHECK(cuMemsetD32Async(memory, 7, (1 << 20) / 4, stream));
+    CHECK(cuMemsetD8(memory, 7, 1 << 20));
+    tenant.kernels += 2;
+  }
+  CHECK(cuCtxSynchronize());
+}
+
+// Captures while nothing may be launched: a capture is no work. Only the replay waits.
+CUgraphExec capture(Tenant& tenant, CUstream stream, int kernels) {
+  CUgraph graph;
+  CUgraphExec exec;
+  CHECK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+  for (int i = 0; i < kernels; ++i) CHECK(tenant.launch(stream));
+  CHECK(cuStreamEndCapture(stream, &graph));
+  CHECK(cuGraphInstantiate(&exec, graph, 0));
+  tenant.kernels = 0;
+  return exec;
+}
+
+void graph(Tenant& tenant) {
+  CUstream stream = tenant.new_stream();
+  CUgraphExec exec = capture(tenant, stream, 10);
+  while (tenant.more()) {
+    CHECK(cuGraphLaunch(exec, stream));
+    tenant.kernels += 10;
+  }
+  CHECK(cuCtxSynchronize());
+}
+
+void only_capture(Tenant& tenant) {
+  CUstream stream = tenant.new_stream();
+  capture(tenant, stream, 100);
+  tenant.kernels = 100;
+}
+
+// Launches in one thread while others capture: neither breaks the other.
+void capture_beside(Tenant& tenant) {
+  std::thread capturing([&tenant] {
+    CHECK(cuCtxSetCurrent(tenant.context));
+    while (tenant.more()) {
+      CUstream stream = tenant.new_stream();
+      CUgraph graph;
+      uint64_t ns = 1000;
+      void* parameters[] = {&ns};
+      CHECK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
+      for (int i = 0; i < 10; ++i)
+        CHECK(cuLaunchKernel(tenant.function, 1, 1, 1, 1, 1, 1, 0, stream, parameters, nullptr));
+      CHECK(cuStreamEndCapture(stream, &graph));
+      size_t nodes = 0;
+      CHECK(cuGraphGetNodes(graph, nullptr, &nodes));
+      if (nodes != 10) {
+        fprintf(stderr, "tenant: 10 launches were captured as %zu nodes\n", nodes);
+        exit(1);
+      }
+      CHECK(cuGraphDestroy(graph));
+      CHECK(cuStreamDestroy(stream));
+    }
+  });
+  saturate(tenant, tenant.new_stream());
+  capturing.join();
+}
+
+void short_streams(Tenant& tenant) {
+  while (tenant.more()) {
+    CUstream stream = tenant.new_stream();
+    for (int i = 0; i < 5; ++i) CHECK(tenant.launch(stream));
+    CHECK(cuStreamDestroy(stream));
+  }
+  CHECK(cuCtxSynchronize());
+}
+
+// Contexts that go away with work pending.
+void short_contexts(Tenant& tenant) {
+  while (tenant.more()) {
+    CUcontext context;
+#if CUDA_VERSION >= 13000
+    CHECK(cuCtxCreate(&context, nullptr, 0, 0));
+#else
+    CHECK(cuCtxCreate(&context, 0, 0));
+#endif
+    tenant.load();
+    CUstream stream = tenant.new_stream();
+    for (int i = 0; i < 20; ++i) CHECK(tenant.launch(stream));
+    CHECK(tenant.launch(CU_STREAM_LEGACY));
+    CHECK(cuCtxDestroy(context));
+  }
+}
+
+void many_streams(Tenant& tenant) {
+  std::vector<CUstream> streams;
+  for (int i = 0; i < 1000; ++i) streams.push_back(tenant.new_stream());
+  for (size_t i = 0; tenant.more(); ++i) CHECK(tenant.launch(streams[i % streams.size()]));
+  CHECK(cuCtxSynchronize());
+}
+
+void threads(Tenant& tenant) {
+  CUstream stream = tenant.new_stream();
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back([&tenant, stream] {
+      CHECK(cuCtxSetCurrent(tenant.context));
+      while (tenant.more()) CHECK(tenant.launch(stream));
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  CHECK(cuCtxSynchronize());
+}
+
+// The child of a process that has work under way starts with nothing of it.
+void fork_with_work(Tenant& tenant) {
+  CUstream stream = tenant.new_stream();
+  for (int i = 0; i < 100; ++i) CHECK(tenant.launch(stream));
+  pid_t child = fork();
+  if (child == 0) {
+    // CUDA does not survive a fork; the launch fails, but neither hangs nor waits for the parent's turn.
+    CUresult result = tenant.launch(stream);
+    _exit(result == CUDA_SUCCESS ? 1 : 0);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  if (status != 0) {
+    fprintf(stderr, "tenant: the child ended with status %d\n", status);
+    exit(1);
+  }
+  saturate(tenant, stream);
+}
+
+struct Behaviour {
+  std::string_view name;
+  void (*run)(Tenant&);
+};
+constexpr Behaviour kBehaviours[] = {
+    {"nothing", [](Tenant&) {}},
+    {"stream", [](Tenant& tenant) { saturate(tenant, tenant.new_stream()); }},
+    {"legacy", [](Tenant& tenant) { saturate(tenant, nullptr); }},
+    {"streams", streams},
+    {"launch_and_wait", launch_and_wait},
+    {"bursts", bursts},
+    {"per_thread", per_thread},
+    {"memset", memset_loop},
+    {"graph", graph},
+    {"only_capture", only_capture},
+    {"capture_beside", capture_beside},
+    {"short_streams", short_streams},
+    {"short_contexts", short_contexts},
+    {"many_streams", many_streams},
+    {"threads", threads},
+    {"fork_with_work", fork_with_work},
+};
+
+}  // namespace
+
+int main(int count, char** arguments) {
+  if (count != 4) {
+    fprintf(stderr, "usage: tenant BEHAVIOUR KERNEL_US SECONDS\n");
+    return 2;
+  }
+  Tenant tenant = {.kernel_us = atof(arguments[2]), .seconds = atof(arguments[3])};
+  tenant.start();
+  CUuuid uuid;
+  CHECK(cuDeviceGetUuid(&uuid, 0));
+  for (char byte : uuid.bytes) printf("%02x", static_cast<unsigned char>(byte));
+  for (const Behaviour& behaviour : kBehaviours) {
+    if (behaviour.name != arguments[1]) continue;
+    tenant.begin = Clock::now();
+    behaviour.run(tenant);
+    double wall = std::chrono::duration<double>(Clock::now() - tenant.begin).count();
+    printf(" kernels=%" PRIu64 " wall_s=%.6f EXIT-SUCCESS\n", tenant.kernels.load(), wall);
+    return 0;
+  }
+  fprintf(stderr, "tenant: no behaviour '%s'\n", arguments[1]);
+  return 2;
+}
