@@ -62,6 +62,14 @@ class StandIn {
     return map != nullptr ? find_symbol(object_of(map), name) : nullptr;
   }
 
+  // As the loader would see it: opened there by somebody, or needed by something that was loaded.
+  bool is_in_global_scope() const {
+    return opened_globally_.load(std::memory_order_relaxed) || anything_needs(real().soname());
+  }
+  void note_opened(int mode) const {
+    if ((mode & RTLD_GLOBAL) != 0) opened_globally_.store(true, std::memory_order_relaxed);
+  }
+
   bool open_real() const {
     if (is_driver()) return open_driver();
     if (real().adopt() != nullptr) return true;
@@ -73,6 +81,7 @@ class StandIn {
   const Ours which_;
   char stem_[24] = {};  // a copy: a pointer would need a relocation
   mutable std::atomic<const link_map*> own_{nullptr};
+  mutable std::atomic<bool> opened_globally_{false};
 };
 
 constinit StandIn driver_stand_in(Ours::kCuda, "libcuda.so");
@@ -139,27 +148,10 @@ Decision fail_in(void* handle, void** arguments, Decision unchanged) {
 // A handle that has none of the symbols we stand in for.
 void* c_library() { return true_loader().dlopen("libc.so.6", RTLD_LAZY | RTLD_NOLOAD); }
 
-void count_unclassified(const StandIn& library) {
-  if (library.is_driver()) count(shm::kUnclassifiedLookups);
-}
-
-// On our own handle: what the real library has, as our export if there is one.
-Decision look_up_in_own(const StandIn& library, void** arguments, const char* name, Decision unchanged) {
-  if (!library.open_real()) return unchanged;
-  void* in_real = find_symbol(object_of(library.real().map()), name);
-  if (in_real == nullptr) return fail_in(library.real().handle(), arguments, unchanged);
-  if (void* own = library.own_export(name)) return answer(own);
-  count_unclassified(library);
-  return answer(in_real);
-}
-
-// In the global scope ours comes first, though the real library may lack the function, or not be loaded at
-// all.
+// In the global scope ours comes first, even if nobody has loaded the library there, or the real one lacks the
+// function.
 Decision look_up_in_scope(const StandIn& library, void** arguments, const char* name, Decision unchanged) {
-  const bool loaded = library.real().adopt() != nullptr || anything_needs(library.real().soname());
-  if (!loaded || !library.open_real()) {
-    return fail_in(c_library(), arguments, unchanged);
-  }
+  if (!library.is_in_global_scope() || !library.open_real()) return fail_in(c_library(), arguments, unchanged);
   if (find_symbol(object_of(library.real().map()), name) != nullptr) return unchanged;
   return fail_in(library.real().handle(), arguments, unchanged);
 }
@@ -189,20 +181,22 @@ Decision decide_lookup(void** arguments, const void* caller, Decision unchanged,
     if (on_own != nullptr && on_own->real().map() != nullptr) arguments[0] = on_own->real().handle();
     return unchanged;
   }
-  if (on_own != nullptr && !of_loader) return look_up_in_own(*on_own, arguments, name, unchanged);
+  // Our handle stands for the real library's, which knows what it has.
+  if (on_own != nullptr && on_own->open_real()) handle = on_own->real().handle();
 
   const StandIn& library = of_driver || of_loader ? driver_stand_in : nvml_stand_in;
   void* own = library.own_export(name);
-  if (own == nullptr) return unchanged;
-  if (handle == RTLD_DEFAULT)
-    return of_loader ? unchanged : look_up_in_scope(library, arguments, name, unchanged);
+  if (own == nullptr && on_own == nullptr) return unchanged;
+  if (handle == RTLD_DEFAULT) return of_loader ? unchanged : look_up_in_scope(library, arguments, name, unchanged);
 
   void* found = ask(handle);
   if (found == nullptr || found == own) return answer(found);
-  if (of_loader) return answer(is_true_loader_function(found) ? own : found);
+  if (of_loader) return answer(own != nullptr && is_true_loader_function(found) ? own : found);
   const link_map* real = library.real().map();
   const bool is_real = real != nullptr && found == find_symbol(object_of(real), name);
-  return answer(is_real ? own : found);
+  if (!is_real) return answer(found);
+  if (own == nullptr && library.is_driver()) count(shm::kUnclassifiedLookups);
+  return answer(own != nullptr ? own : found);
 }
 
 }  // namespace
@@ -234,6 +228,7 @@ hook::Decision cuslice_decide_dlopen(void** arguments, const void* caller) noexc
   if ((mode & RTLD_NOLOAD) != 0 && library->real().adopt() == nullptr) return answer(nullptr);
   switch (open_for(*library, file, caller)) {
     case Real::kOpen:
+      library->note_opened(mode);
       arguments[0] = as_argument(library->own()->l_name);
       return unchanged;
     case Real::kBroken:

@@ -159,6 +159,14 @@ bool find_in_directories(const char* name, const void* caller, Path& out) {
   return false;
 }
 
+// glibc crashes when something is opened globally in a namespace that dlmopen() made.
+bool in_first_namespace() {
+  Lmid_t id = LM_ID_BASE;
+  void* own = const_cast<link_map*>(map_of_address(own_object().dynamic));
+  auto* dlinfo = true_loader().dlinfo;
+  return own == nullptr || dlinfo == nullptr || dlinfo(own, RTLD_DI_LMID, &id) != 0 || id == LM_ID_BASE;
+}
+
 }  // namespace
 
 bool RealLibrary::find(const char* hint, const void* caller, Path& path) const {
@@ -172,8 +180,9 @@ bool RealLibrary::find(const char* hint, const void* caller, Path& path) const {
 
 const link_map* RealLibrary::open(const char* path) {
   if (const link_map* open = map()) return open;
-  // Constructors of the library run in here and may come back through our hooks: nothing is held.
-  void* handle = true_loader().dlopen(path, RTLD_LAZY | RTLD_GLOBAL);
+  // Globally, so that a program can bind to functions that we don't export. Constructors of the library run in here and
+  // may come back through our hooks: nothing is held.
+  void* handle = true_loader().dlopen(path, RTLD_LAZY | (in_first_namespace() ? RTLD_GLOBAL : 0));
   return handle != nullptr ? keep(static_cast<const link_map*>(handle)) : nullptr;
 }
 

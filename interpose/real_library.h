@@ -32,7 +32,7 @@ class RealLibrary {
   // directories. false: nowhere.
   bool find(const char* hint, const void* caller, char (&path)[kPathBytes]) const;
 
-  // Opens the file at `path` as this library, RTLD_LAZY | RTLD_GLOBAL. If it can't be, nullptr; dlerror()
+  // Opens the file at `path` as this library, lazily and globally. If it can't be, nullptr; dlerror()
   // says why. Only the first one that is opened counts.
   const link_map* open(const char* path);
 
