@@ -11,7 +11,7 @@ namespace {
 
 constexpr uint64_t kFirstIntervalNs = 1'000'000'000;
 constexpr uint64_t kLongestIntervalNs = 30'000'000'000;
-constexpr uint64_t kRetryNs = 20'000'000;
+constexpr uint64_t kRetryNs = 2'000'000;
 constexpr uint64_t kOrphanIntervalNs = 100'000'000;
 
 constexpr uint64_t kUnknownContextBytes = 512ull << 20;

@@ -43,7 +43,7 @@ constexpr std::array<ProbeCheck, 12> kProbeChecks = {{
     {"dlopen_path", "way in: dlopen of the driver's path", kPreloadAdvice},
     {"cuGetProcAddress", "way in: cuGetProcAddress", kPreloadAdvice},
     {"nvml", "way in: dlopen(\"libnvidia-ml.so.1\")", kPreloadAdvice},
-    {"attach", "the process attaches to its slice", "see what it printed above on stderr"},
+    {"attach", "the process attaches to its slice", "see what it printed on stderr"},
     {"context", "a context can be made", "is the GPU in use exclusively, or out of memory?"},
     {"total", "limit seen: cuDeviceTotalMem", "report this with the driver's version"},
     {"mem_get_info", "limit seen: cuMemGetInfo", "report this with the driver's version"},
@@ -126,14 +126,18 @@ int run_self(std::vector<std::string> arguments, std::string* output, std::strin
   return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
-void add_probe_checks(const json& seen, std::vector<Check>* checks) {
+// false: some failed.
+bool add_probe_checks(const json& seen, std::vector<Check>* checks) {
+  bool all_ok = true;
   for (const ProbeCheck& check : kProbeChecks) {
     if (!seen.contains(check.key)) continue;
     const json& result = seen[check.key];
     const bool ok = result.value("ok", false);
+    all_ok &= ok;
     checks->push_back(
         {check.what, ok ? Verdict::kOk : Verdict::kFail, result.value("detail", ""), check.advice});
   }
+  return all_ok;
 }
 
 void check_slice(const broker::RunDirectory& run, const std::string& lib_dir, const std::string& driver_path,
@@ -150,8 +154,9 @@ void check_slice(const broker::RunDirectory& run, const std::string& lib_dir, co
   const int status = run_self(arguments, &output, &errors);
   const json seen = json::parse(output, nullptr, false);
   if (status == 0 && seen.is_object()) {
-    std::cerr << errors;
-    add_probe_checks(seen, checks);
+    const bool all_ok = add_probe_checks(seen, checks);
+    // The probe's own refusal is printed there too; it is of interest only if something is wrong.
+    if (!all_ok) std::cerr << errors;
     return;
   }
   const std::string reason =

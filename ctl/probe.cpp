@@ -41,7 +41,9 @@ json reaches(const void* address, const char* library) {
 
 // The driver functions that the probe calls, from the handle that a program would get.
 struct Cuda {
-  void* handle = dlopen(kCudaLibrary, RTLD_NOW);
+  // RTLD_GLOBAL: dlsym(RTLD_DEFAULT) finds a library that was opened at run time only then, with us or
+  // without.
+  void* handle = dlopen(kCudaLibrary, RTLD_NOW | RTLD_GLOBAL);
 
   template <typename Function>
   Function find(const char* name) const {
@@ -81,10 +83,10 @@ void probe_ways_in(const Cuda& cuda, const std::string& driver_path, json* resul
   (*result)["nvml"] = reaches(nvml == nullptr ? nullptr : dlsym(nvml, "nvmlDeviceGetMemoryInfo"), kOurNvml);
 }
 
-json same_bytes(const char* what, uint64_t seen, uint64_t expected) {
+json same_bytes(uint64_t seen, uint64_t expected) {
   return {{"ok", seen == expected},
-          {"detail", std::string(what) + " says " + broker::format_bytes(seen) + ", the slice has " +
-                         broker::format_bytes(expected)}};
+          {"detail",
+           "it says " + broker::format_bytes(seen) + ", the slice has " + broker::format_bytes(expected)}};
 }
 
 json driver_error(const char* function, CUresult error) {
@@ -120,7 +122,7 @@ void probe_nvml(const GpuView& gpu, json* result) {
                     find("nvmlDeviceGetMemoryInfo", &memory_info) && init() == NVML_SUCCESS &&
                     by_uuid(gpu.uuid.c_str(), &device) == NVML_SUCCESS &&
                     memory_info(device, &memory) == NVML_SUCCESS;
-  (*result)["nvml_memory"] = read ? same_bytes("nvmlDeviceGetMemoryInfo", memory.total, gpu.quota_bytes)
+  (*result)["nvml_memory"] = read ? same_bytes(memory.total, gpu.quota_bytes)
                                   : json{{"ok", false}, {"detail", "NVML does not answer for " + gpu.uuid}};
 }
 
@@ -193,9 +195,8 @@ void probe_limits(const Cuda& cuda, const std::string& directory, json* result) 
   const CUdevice device = find_device(cuda, gpu.uuid);
   size_t total = 0, free = 0;
   if (device >= 0) error = cuda.cuDeviceTotalMem_v2(&total, device);
-  (*result)["total"] = device >= 0 && error == CUDA_SUCCESS
-                           ? same_bytes("cuDeviceTotalMem", total, gpu.quota_bytes)
-                           : driver_error("cuDeviceTotalMem_v2", error);
+  (*result)["total"] = device >= 0 && error == CUDA_SUCCESS ? same_bytes(total, gpu.quota_bytes)
+                                                            : driver_error("cuDeviceTotalMem_v2", error);
   probe_nvml(gpu, result);
   if (device < 0) return;
 
@@ -207,8 +208,8 @@ void probe_limits(const Cuda& cuda, const std::string& directory, json* result) 
     return;
   }
   error = cuda.cuMemGetInfo_v2(&free, &total);
-  (*result)["mem_get_info"] = error == CUDA_SUCCESS ? same_bytes("cuMemGetInfo", total, gpu.quota_bytes)
-                                                    : driver_error("cuMemGetInfo_v2", error);
+  (*result)["mem_get_info"] =
+      error == CUDA_SUCCESS ? same_bytes(total, gpu.quota_bytes) : driver_error("cuMemGetInfo_v2", error);
   (*result)["refusal"] = probe_refusal(cuda, gpu);
   (*result)["share"] = probe_share(cuda, directory);
 }

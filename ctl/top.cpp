@@ -11,6 +11,7 @@
 #include <iostream>
 #include <map>
 #include <sstream>
+#include <string_view>
 
 #include "broker/clock.h"
 #include "broker/unique_fd.h"
@@ -63,12 +64,25 @@ std::string memory_bar(uint64_t used, uint64_t quota) {
   return "[" + std::string(full, '#') + std::string(kBarWidth - full, '.') + "]";
 }
 
+// "3.1/10.0GiB": both in the quota's unit.
+std::string used_of_quota(uint64_t used, uint64_t quota) {
+  const bool gib = quota >= 1ull << 30;
+  const double unit = gib ? 1ull << 30 : 1ull << 20;
+  char text[32];
+  snprintf(text, sizeof text, "%.1f/%.1f%s", static_cast<double>(used) / unit,
+           static_cast<double>(quota) / unit, gib ? "GiB" : "MiB");
+  return text;
+}
+
 std::string gpu_line(const v1::Gpu& gpu) {
+  constexpr size_t kNameWidth = 16;
+  constexpr std::string_view kVendor = "NVIDIA ";
+  const std::string name = gpu.name().substr(gpu.name().starts_with(kVendor) ? kVendor.size() : 0);
   std::ostringstream line;
-  line << "GPU " << gpu.index() << " " << fit(gpu.name(), std::min<size_t>(gpu.name().size(), 24))
-       << "  memory " << broker::format_bytes(gpu.used_bytes()) << "/"
-       << broker::format_bytes(gpu.device_bytes()) << "  busy " << gpu.busy_percent() << " %  free "
-       << broker::format_bytes(gpu.free_bytes()) << ", " << gpu.free_compute() << " %";
+  line << "GPU " << gpu.index() << " " << fit(name, std::min(name.size(), kNameWidth)) << "  "
+       << used_of_quota(gpu.used_bytes(), gpu.device_bytes()) << "  busy " << gpu.busy_percent()
+       << " %  free " << broker::format_bytes(gpu.free_bytes()) << ", " << gpu.free_compute()
+       << " % of compute";
   return line.str();
 }
 
@@ -88,16 +102,6 @@ struct Columns {
 };
 
 constexpr size_t kFixedColumns = 13 + 12 + 7 + 5 + 5 + 6 + 4 + 3 + 5 + 9;
-
-// "3.1/10.0GiB": both in the quota's unit.
-std::string used_of_quota(uint64_t used, uint64_t quota) {
-  const bool gib = quota >= 1ull << 30;
-  const double unit = gib ? 1ull << 30 : 1ull << 20;
-  char text[32];
-  snprintf(text, sizeof text, "%.1f/%.1f%s", static_cast<double>(used) / unit,
-           static_cast<double>(quota) / unit, gib ? "GiB" : "MiB");
-  return text;
-}
 
 std::vector<std::string> slice_lines(const SliceView& slice, const SliceView* before,
                                      const Columns& columns) {

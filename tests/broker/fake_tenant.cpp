@@ -35,6 +35,9 @@ namespace {
 
 using broker::now_ns;
 
+// Launches are queued this far ahead of the GPU where nobody asks for less.
+constexpr uint64_t kOpenRunAheadNs = 5'000'000;
+
 struct Turn {
   uint64_t granted_ns, first_ns, drained_ns;
 };
@@ -86,7 +89,7 @@ class Tenant {
         take_turn(end_ns, gpu_free_ns, kernel_ns);
       } else if (mode == shm::kOpen) {
         launch(gpu_free_ns, kernel_ns);
-        sleep_until(last_end_ns_);
+        sleep_until(last_end_ns_ - std::min(last_end_ns_, kOpenRunAheadNs));
       } else {
         await_grant(grant);
       }
