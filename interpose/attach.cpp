@@ -69,6 +69,15 @@ bool has_gpu(const Session& session, const uint8_t (&uuid)[16]) {
   return false;
 }
 
+bool join(const char* directory, const char* file, char (&path)[kPathBytes]) {
+  const size_t left = strlen(directory);
+  const size_t right = strlen(file) + 1;
+  if (left + right > sizeof path) return false;
+  memcpy(path, directory, left);
+  memcpy(path + left, file, right);
+  return true;
+}
+
 // A path that fits into a socket address: through a descriptor of the directory if it must.
 bool socket_address(const char* directory, long descriptor, struct sockaddr_un* address) {
   *address = {};
@@ -147,6 +156,23 @@ void reap_dead_peers(shm::State& state, const limiter::ProcessIdentity& self) {
   }
 }
 
+// An exec keeps the process but ends all that it had on the GPU: what its former image held is freed. Not if the image
+// is this one, and another copy of this library lives in it (in a namespace of dlmopen), which has mapped `state` too.
+void reap_former_image(const char* directory, shm::State& state, const limiter::ProcessIdentity& self) {
+  uint32_t slots = state.header.slots_high.load(std::memory_order_acquire);
+  if (slots > shm::kMaxSlots) slots = shm::kMaxSlots;
+  for (uint32_t index = 0; index < slots; index++) {
+    const shm::Slot& slot = state.slots[index];
+    const uint32_t owner = slot.owner.load(std::memory_order_acquire);
+    if (shm::slot_state(owner) != shm::kSlotLive || shm::slot_pid(slot, owner) != self.pid) continue;
+    if (slot.pid_namespace.load(std::memory_order_relaxed) != self.pid_namespace) continue;
+    if (slot.start_time.load(std::memory_order_relaxed) != self.start_time) continue;
+    char path[kPathBytes];
+    if (!join(directory, "/state", path) || count_mappings(path) != 1) return;
+    limiter::reap_slot(state, index, shm::slot_generation(owner));
+  }
+}
+
 bool attach_one(const char* directory, void* context) {
   auto* attaching = static_cast<Attaching*>(context);
   Session* session = attaching->session;
@@ -175,6 +201,7 @@ bool attach_one(const char* directory, void* context) {
                     "give the process one slice of each GPU");
     }
   }
+  reap_former_image(directory, *slice.state, attaching->self);
   if (!limiter::take_slot(*slice.state, attaching->self, &slice.slot)) {
     reap_dead_peers(*slice.state, attaching->self);
     if (!limiter::take_slot(*slice.state, attaching->self, &slice.slot)) {

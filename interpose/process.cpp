@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "interpose/syscalls.h"
 
@@ -69,6 +70,38 @@ bool process_is_dead(uint32_t pid, uint64_t start_time) {
   uint64_t now_there = 0;
   if (read_file(path, stat) <= 0 || !start_time_in(stat, &now_there)) return false;
   return now_there != start_time;
+}
+
+// A line is "55d0c8000000-55d0c8001000 rw-s 00000000 00:19 1234    /path": the fourth number is the inode, the second
+// to last word before the path.
+int count_mappings(const char* path) {
+  struct stat status;
+  if (system_call(SYS_newfstatat, AT_FDCWD, as_long(path), as_long(&status), 0) != 0) return 0;
+  const long file = system_call(SYS_openat, AT_FDCWD, as_long("/proc/self/maps"), O_RDONLY | O_CLOEXEC);
+  if (file < 0) return 0;
+  int count = 0;
+  int word = 0;  // of the line
+  bool at_start_of_file = false;
+  uint64_t number = 0;
+  char buffer[4096];
+  for (long bytes; (bytes = system_call(SYS_read, file, as_long(buffer), sizeof buffer)) > 0;) {
+    for (long i = 0; i < bytes; i++) {
+      const char c = buffer[i];
+      if (c == '\n') {
+        word = 0;
+      } else if (c != ' ') {
+        number = number * 10 + static_cast<uint64_t>(c - '0');  // only read where it is a decimal number
+        continue;
+      } else {
+        if (word == 2) at_start_of_file = number == 0;
+        if (word == 4 && at_start_of_file && number == status.st_ino) count++;
+        word++;
+      }
+      number = 0;
+    }
+  }
+  system_call(SYS_close, file);
+  return count;
 }
 
 size_t write_decimal(uint64_t number, char* out) {
