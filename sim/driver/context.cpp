@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "sim/driver/capture.h"
+#include "sim/driver/graph_memory.h"
 #include "sim/driver/memory.h"
 #include "sim/driver/module.h"
 #include "sim/driver/pools.h"
@@ -88,7 +89,10 @@ void deactivate(CUctx_st* context) {
   release_memory_of(context);
   Node::get().destroy_context(context->node_context);
   context->node_context = kNoContext;
-  if (active_contexts(context->device).empty()) release_pools(context->device);
+  if (active_contexts(context->device).empty()) {
+    release_pools(context->device);
+    release_all_graph_memory(context->device);
+  }
 }
 
 CUresult create(CUcontext* result, unsigned flags, CUdevice device) {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// cuGetExportTable: the tables of functions by which NVIDIA's own libraries talk to the driver behind the API. Only
-// what those libraries were seen to need is here; every other slot says that it was called and fails.
+// cuGetExportTable: the tables of functions by which NVIDIA's own libraries talk to the driver behind the
+// API. Only what those libraries were seen to need is here; every other slot says that it was called and
+// fails.
 #include <array>
 #include <cstdio>
 #include <cstring>
@@ -17,26 +18,46 @@
 namespace sim {
 namespace {
 
-enum class Table { kRuntime, kHooks, kToolsTls, kContextStorage, kContextCheck, kIntegrity, kContext, kModule, kUnnamed };
+enum class Table {
+  kRuntime,
+  kHooks,
+  kToolsTls,
+  kContextStorage,
+  kContextCheck,
+  kIntegrity,
+  kContext,
+  kModule,
+  kUnnamed
+};
 
 constexpr const char* table_name(Table table) {
   switch (table) {
-    case Table::kRuntime: return "CUDART";
-    case Table::kHooks: return "hooks";
-    case Table::kToolsTls: return "TOOLS_TLS";
-    case Table::kContextStorage: return "CLS";
-    case Table::kContextCheck: return "CTXCHK";
-    case Table::kIntegrity: return "INTEG";
-    case Table::kContext: return "CTX";
-    case Table::kModule: return "MOD";
-    case Table::kUnnamed: return "1734dc26";
+    case Table::kRuntime:
+      return "CUDART";
+    case Table::kHooks:
+      return "hooks";
+    case Table::kToolsTls:
+      return "TOOLS_TLS";
+    case Table::kContextStorage:
+      return "CLS";
+    case Table::kContextCheck:
+      return "CTXCHK";
+    case Table::kIntegrity:
+      return "INTEG";
+    case Table::kContext:
+      return "CTX";
+    case Table::kModule:
+      return "MOD";
+    case Table::kUnnamed:
+      return "1734dc26";
   }
   return "";
 }
 
 template <Table kTable, size_t kSlot>
 CUresult unknown_slot() {
-  report_unsimulated((std::string("slot ") + std::to_string(kSlot) + " of export table " + table_name(kTable)).c_str());
+  report_unsimulated(
+      (std::string("slot ") + std::to_string(kSlot) + " of export table " + table_name(kTable)).c_str());
   return CUDA_ERROR_NOT_SUPPORTED;
 }
 
@@ -117,7 +138,9 @@ const auto& tools_tls_table() {
 // --- CLS: what a library keeps with a context. The only table without a size; it ends with a null.
 
 // The context meant; an inactive primary context counts, as its storage is merely empty.
-CUctx_st* storage_owner(CUcontext context) { return context != nullptr ? context : current_context_or_null(); }
+CUctx_st* storage_owner(CUcontext context) {
+  return context != nullptr ? context : current_context_or_null();
+}
 
 CUresult storage_set(CUcontext handle, void* key, void* value, void (*destructor)(CUcontext, void*, void*)) {
   CUctx_st* context = storage_owner(handle);
@@ -145,7 +168,8 @@ CUresult storage_get(void** value, CUcontext handle, void* key) {
 }
 
 const auto& storage_table() {
-  static const std::array<Slot, 4> table = {slot_of(storage_set), slot_of(storage_delete), slot_of(storage_get), nullptr};
+  static const std::array<Slot, 4> table = {slot_of(storage_set), slot_of(storage_delete),
+                                            slot_of(storage_get), nullptr};
   return table;
 }
 
@@ -169,8 +193,8 @@ const auto& context_check_table() {
 const std::array<Slot, 3>& integrity_table();
 
 CUresult integrity_check(uint32_t version, uint64_t seconds, uint8_t answer[16]) {
-  answer_integrity_check(version, seconds, runtime_table().data(), integrity_table().data(), integrity_table()[1],
-                         answer);
+  answer_integrity_check(version, seconds, runtime_table().data(), integrity_table().data(),
+                         integrity_table()[1], answer);
   return CUDA_SUCCESS;
 }
 
@@ -209,8 +233,10 @@ CUresult stream_id(CUcontext, void* object, uint64_t* id) {
 }
 
 const auto& context_table() {
-  static const auto& table = make_table<Table::kContext, 95>(
-      {{3, slot_of(context_device)}, {4, slot_of(context_id)}, {39, slot_of(stream_id)}, {51, slot_of(stream_object)}});
+  static const auto& table = make_table<Table::kContext, 95>({{3, slot_of(context_device)},
+                                                              {4, slot_of(context_id)},
+                                                              {39, slot_of(stream_id)},
+                                                              {51, slot_of(stream_object)}});
   return table;
 }
 
@@ -260,9 +286,7 @@ const void* find_table(const std::string& uuid) {
 }
 
 // Tables that libraries ask for and are content not to get; having them changes how they behave.
-bool known_to_be_absent(const std::string& uuid) {
-  return uuid == "f8cff951-2146-8b4e-b9e2-fb469e7c0dd9";
-}
+bool known_to_be_absent(const std::string& uuid) { return uuid == "f8cff951-2146-8b4e-b9e2-fb469e7c0dd9"; }
 
 }  // namespace
 }  // namespace sim

@@ -53,6 +53,7 @@ struct GraphPlan {
 };
 
 bool is_graph(CUgraph graph);
+bool are_nodes_of(CUgraph graph, const CUgraphNode* nodes, size_t count);
 
 // Precondition: dependencies are nodes of the graph.
 CUgraphNode add_node(CUgraph graph, CUgraphNodeType type, Action action, const CUgraphNode* dependencies,

@@ -6,8 +6,8 @@
 
 #include "sim/driver/capture.h"
 #include "sim/driver/graph.h"
+#include "sim/driver/graph_memory.h"
 #include "sim/driver/launch.h"
-#include "sim/driver/pools.h"
 
 namespace sim {
 namespace {

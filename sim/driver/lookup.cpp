@@ -32,20 +32,21 @@ constexpr Row kRows[] = {
 
 const char* text(uint16_t offset) { return driver_table::kNames + offset; }
 
-// The newest form of a function that a caller of that version knows and this driver has; `lacking` says that all
-// forms are newer.
+// The newest form of a function that a caller of that version knows and this driver has; `lacking` says that
+// all forms are newer.
 const Row* find(const char* name, int version, bool per_thread, bool* lacking) {
   const auto* end = driver_table::kBaseName + driver_table::kBaseCount;
-  const auto* base = std::lower_bound(driver_table::kBaseName, end, name, [](uint16_t offset, const char* wanted) {
-    return strcmp(text(offset), wanted) < 0;
-  });
+  const auto* base =
+      std::lower_bound(driver_table::kBaseName, end, name,
+                       [](uint16_t offset, const char* wanted) { return strcmp(text(offset), wanted) < 0; });
   *lacking = false;
   if (base == end || strcmp(text(*base), name) != 0) return nullptr;
   const auto position = static_cast<size_t>(base - driver_table::kBaseName);
   const int driver_version = static_cast<int>(Node::get().settings().driver_version);
   const Row* plain = nullptr;
   const Row* own_stream = nullptr;
-  for (size_t i = driver_table::kBaseFirstLookup[position]; i < driver_table::kBaseFirstLookup[position + 1]; ++i) {
+  for (size_t i = driver_table::kBaseFirstLookup[position]; i < driver_table::kBaseFirstLookup[position + 1];
+       ++i) {
     const Row& row = kRows[i];
     if (row.version > driver_version) continue;
     if (row.version > version) {
@@ -61,7 +62,8 @@ CUresult look_up(const char* name, void** function, int version, cuuint64_t flag
                  CUdriverProcAddressQueryResult* status) {
   if (name == nullptr || function == nullptr) return CUDA_ERROR_INVALID_VALUE;
   bool lacking;
-  const Row* row = find(name, version, (flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM) != 0, &lacking);
+  const Row* row =
+      find(name, version, (flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM) != 0, &lacking);
   *function = row != nullptr ? sim_driver_exports[row->index] : nullptr;
   if (row != nullptr) {
     if (status != nullptr) *status = CU_GET_PROC_ADDRESS_SUCCESS;

@@ -17,7 +17,8 @@ bool read_length(const unsigned char** at, const unsigned char* end, size_t* len
 
 }  // namespace
 
-bool unpack_lz4(const unsigned char* packed, size_t packed_bytes, size_t unpacked_bytes, std::string* unpacked) {
+bool unpack_lz4(const unsigned char* packed, size_t packed_bytes, size_t unpacked_bytes,
+                std::string* unpacked) {
   constexpr size_t kShortestMatch = 4;
   const unsigned char* at = packed;
   const unsigned char* end = packed + packed_bytes;
@@ -37,7 +38,8 @@ bool unpack_lz4(const unsigned char* packed, size_t packed_bytes, size_t unpacke
     size_t match = token & 15;
     if (!read_length(&at, end, &match)) return false;
     match += kShortestMatch;
-    if (distance == 0 || distance > unpacked->size() || unpacked->size() + match > unpacked_bytes) return false;
+    if (distance == 0 || distance > unpacked->size() || unpacked->size() + match > unpacked_bytes)
+      return false;
     // Byte by byte: a match may overlap what it produces.
     for (size_t i = 0; i < match; ++i) unpacked->push_back((*unpacked)[unpacked->size() - distance]);
   }

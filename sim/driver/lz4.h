@@ -9,6 +9,7 @@
 namespace sim {
 
 // False: damaged, or not `unpacked_bytes` long.
-bool unpack_lz4(const unsigned char* packed, size_t packed_bytes, size_t unpacked_bytes, std::string* unpacked);
+bool unpack_lz4(const unsigned char* packed, size_t packed_bytes, size_t unpacked_bytes,
+                std::string* unpacked);
 
 }  // namespace sim

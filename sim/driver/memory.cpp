@@ -9,6 +9,7 @@
 
 #include "sim/driver/arena.h"
 #include "sim/driver/capture.h"
+#include "sim/driver/graph_memory.h"
 #include "sim/driver/ipc.h"
 #include "sim/driver/pools.h"
 #include "sim/driver/vmm.h"

@@ -5,7 +5,7 @@
 
 #include "sim/driver/arena.h"
 #include "sim/driver/capture.h"
-#include "sim/driver/graph.h"
+#include "sim/driver/graph_memory.h"
 #include "sim/driver/stream.h"
 
 struct CUmemPoolHandle_st {
@@ -37,10 +37,6 @@ struct DevicePools {
   CUmemoryPool standard = nullptr;  // the device's own
   CUmemoryPool current = nullptr;   // what cuMemAllocAsync takes from
   std::atomic<bool> freed{false};   // something was freed since the last synchronisation
-
-  std::mutex graph_mutex;
-  uint64_t graph_used_bytes = 0, graph_used_high_bytes = 0;
-  uint64_t graph_reserved_bytes = 0, graph_reserved_high_bytes = 0;
 };
 
 DevicePools& pools_of(CUdevice device) {
@@ -234,8 +230,6 @@ CUresult set_attribute(CUmemoryPool pool, CUmemPool_attribute attribute, const v
   return CUDA_SUCCESS;
 }
 
-uint64_t graph_backing(uint64_t bytes) { return round_up(bytes, kGranule); }
-
 }  // namespace
 
 void release_to_pool(const Allocation& allocation) {
@@ -273,75 +267,11 @@ void release_idle_pool_memory(CUdevice device) {
 }
 
 void release_pools(CUdevice device) {
-  DevicePools& pools = pools_of(device);
   const auto of_pools = [&](const Allocation& allocation) {
-    return allocation.device == device &&
-           (allocation.kind == Allocation::Kind::kPool || allocation.kind == Allocation::Kind::kGraph);
+    return allocation.device == device && allocation.kind == Allocation::Kind::kPool;
   };
   for (const Allocation& allocation : forget_if(of_pools)) release_allocation(allocation);
   trim_unused_pool_memory(device);
-  std::lock_guard lock(pools.graph_mutex);
-  give_device_memory(device, pools.graph_reserved_bytes);
-  pools.graph_reserved_bytes = 0;
-  pools.graph_used_bytes = 0;
-}
-
-uint64_t reserve_graph_address(uint64_t bytes) { return arena_allocate(graph_backing(bytes)); }
-
-CUresult take_graph_memory(const GraphPlan& plan, CUctx_st* context, bool free_first) {
-  const bool any = std::any_of(plan.steps.begin(), plan.steps.end(), [](const GraphStep& step) {
-    return std::holds_alternative<AllocateMemory>(step.action);
-  });
-  if (!any) return CUDA_SUCCESS;
-  std::vector<Allocation> wanted;
-  for (const GraphStep& step : plan.steps) {
-    const auto* node = std::get_if<AllocateMemory>(&step.action);
-    if (node == nullptr) continue;
-    if (allocation_at(node->params.dptr)) {
-      if (!free_first) return CUDA_ERROR_INVALID_VALUE;
-      if (const auto old = forget(node->params.dptr)) release_allocation(*old);
-    }
-    Allocation allocation;
-    allocation.base = node->params.dptr;
-    allocation.size = node->params.bytesize;
-    allocation.backing = graph_backing(node->params.bytesize);
-    allocation.kind = Allocation::Kind::kGraph;
-    allocation.device = node->device;
-    wanted.push_back(allocation);
-  }
-  // A graph reuses inside itself what it frees, so what counts is its peak.
-  DevicePools& pools = pools_of(context->device);
-  std::lock_guard lock(pools.graph_mutex);
-  uint64_t live = pools.graph_used_bytes;
-  uint64_t peak = live;
-  for (const GraphStep& step : plan.steps) {
-    if (const auto* node = std::get_if<AllocateMemory>(&step.action)) {
-      live += graph_backing(node->params.bytesize);
-      peak = std::max(peak, live);
-    } else if (const auto* free = std::get_if<FreeMemory>(&step.action)) {
-      for (const Allocation& allocation : wanted) {
-        if (allocation.base == free->address) live -= allocation.backing;
-      }
-    }
-  }
-  if (peak > pools.graph_reserved_bytes) {
-    if (!take_device_memory(context->device, peak - pools.graph_reserved_bytes))
-      return CUDA_ERROR_OUT_OF_MEMORY;
-    pools.graph_reserved_bytes = peak;
-    pools.graph_reserved_high_bytes = std::max(pools.graph_reserved_high_bytes, peak);
-  }
-  pools.graph_used_high_bytes = std::max(pools.graph_used_high_bytes, peak);
-  for (const Allocation& allocation : wanted) {
-    pools.graph_used_bytes += allocation.backing;
-    remember(allocation);
-  }
-  return CUDA_SUCCESS;
-}
-
-void release_graph_memory(const Allocation& allocation) {
-  DevicePools& pools = pools_of(allocation.device);
-  std::lock_guard lock(pools.graph_mutex);
-  pools.graph_used_bytes -= std::min(pools.graph_used_bytes, allocation.backing);
 }
 
 }  // namespace sim
@@ -474,56 +404,4 @@ SIM_API(cuMemSetMemPool)(CUmemLocation* location, CUmemAllocationType, CUmemoryP
   if (location == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (location->type != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_ERROR_NOT_SUPPORTED;
   return sim_cuDeviceSetMemPool(location->id, pool);
-}
-
-SIM_API(cuDeviceGraphMemTrim)(CUdevice device) {
-  if (CUresult error = sim::check_device(device)) return error;
-  sim::DevicePools& pools = sim::pools_of(device);
-  std::lock_guard lock(pools.graph_mutex);
-  const uint64_t unused =
-      pools.graph_reserved_bytes - std::min(pools.graph_reserved_bytes, pools.graph_used_bytes);
-  sim::give_device_memory(device, unused);
-  pools.graph_reserved_bytes -= unused;
-  return CUDA_SUCCESS;
-}
-
-SIM_API(cuDeviceGetGraphMemAttribute)(CUdevice device, CUgraphMem_attribute attribute, void* value) {
-  if (CUresult error = sim::check_device(device)) return error;
-  if (value == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  sim::DevicePools& pools = sim::pools_of(device);
-  std::lock_guard lock(pools.graph_mutex);
-  auto* number = static_cast<cuuint64_t*>(value);
-  switch (attribute) {
-    case CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT:
-      *number = std::min(pools.graph_used_bytes, pools.graph_reserved_bytes);
-      return CUDA_SUCCESS;
-    case CU_GRAPH_MEM_ATTR_USED_MEM_HIGH:
-      *number = pools.graph_used_high_bytes;
-      return CUDA_SUCCESS;
-    case CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT:
-      *number = pools.graph_reserved_bytes;
-      return CUDA_SUCCESS;
-    case CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH:
-      *number = pools.graph_reserved_high_bytes;
-      return CUDA_SUCCESS;
-    default:
-      return CUDA_ERROR_INVALID_VALUE;
-  }
-}
-
-SIM_API(cuDeviceSetGraphMemAttribute)(CUdevice device, CUgraphMem_attribute attribute, void* value) {
-  if (CUresult error = sim::check_device(device)) return error;
-  if (value == nullptr || *static_cast<cuuint64_t*>(value) != 0) return CUDA_ERROR_INVALID_VALUE;
-  sim::DevicePools& pools = sim::pools_of(device);
-  std::lock_guard lock(pools.graph_mutex);
-  switch (attribute) {
-    case CU_GRAPH_MEM_ATTR_USED_MEM_HIGH:
-      pools.graph_used_high_bytes = pools.graph_used_bytes;
-      return CUDA_SUCCESS;
-    case CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH:
-      pools.graph_reserved_high_bytes = pools.graph_reserved_bytes;
-      return CUDA_SUCCESS;
-    default:
-      return CUDA_ERROR_INVALID_VALUE;
-  }
 }

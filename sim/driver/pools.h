@@ -9,8 +9,6 @@
 
 namespace sim {
 
-struct GraphPlan;
-
 void release_to_pool(const Allocation& allocation);
 
 // Gives back all chunks of the device's pools that hold nothing. True if there were any.
@@ -19,12 +17,5 @@ bool trim_unused_pool_memory(CUdevice device);
 void release_idle_pool_memory(CUdevice device);
 // Ends all allocations and chunks, when the device's last context goes.
 void release_pools(CUdevice device);
-
-// Address space for a graph's allocation node. It takes device memory only when the graph is launched.
-uint64_t reserve_graph_address(uint64_t bytes);
-// Takes what a launch of the plan needs and makes its allocations live. CUDA_ERROR_INVALID_VALUE: one of them
-// still is and free_first is not set.
-CUresult take_graph_memory(const GraphPlan& plan, CUctx_st* context, bool free_first);
-void release_graph_memory(const Allocation& allocation);
 
 }  // namespace sim

@@ -302,11 +302,6 @@ void count_work(CUstream_st* stream) {
   }
 }
 
-void register_stream(CUstream_st* stream) {
-  std::lock_guard lock(stream->context->mutex);
-  stream->context->streams.push_back(stream);
-}
-
 // Streams share the channels that are not the legacy stream's, as they share hardware queues.
 int choose_channel(CUctx_st* context) {
   const int channel = context->next_channel;
@@ -323,35 +318,6 @@ CUstream_st* thread_stream(CUctx_st* context) {
     context->streams.push_back(stream);
   }
   return stream;
-}
-
-// Ends a stream that is in no list any more.
-void end_stream(CUstream_st* stream, bool drop_work) {
-  std::unique_lock lock(stream->mutex);
-  stream->magic = 0;
-  stream->destroyed = true;
-  if (drop_work) drop_queue(stream, std::min<size_t>(stream->queue.size(), 1));
-  if (stream->has_thread) {
-    stream->queue_changed.notify_one();  // its thread deletes it
-    return;
-  }
-  lock.unlock();
-  delete stream;
-}
-
-CUresult create_stream(CUstream* result, unsigned flags, int priority) {
-  CUctx_st* context;
-  if (CUresult error = current_context(&context)) return error;
-  if (result == nullptr || (flags & ~CU_STREAM_NON_BLOCKING) != 0) return CUDA_ERROR_INVALID_VALUE;
-  int channel;
-  {
-    std::lock_guard lock(context->mutex);
-    channel = choose_channel(context);
-  }
-  auto* stream = new CUstream_st(context, flags, std::clamp(priority, -5, 0), channel);
-  register_stream(stream);
-  *result = stream;
-  return CUDA_SUCCESS;
 }
 
 }  // namespace
@@ -460,6 +426,26 @@ void enqueue_plan(CUstream_st* stream, const GraphPlan& plan) {
   submit_marker(stream->lane);
 }
 
+CUstream_st* make_stream(CUctx_st* context, unsigned flags, int priority) {
+  std::lock_guard lock(context->mutex);
+  auto* stream = new CUstream_st(context, flags, priority, choose_channel(context));
+  context->streams.push_back(stream);
+  return stream;
+}
+
+void end_stream(CUstream_st* stream, bool drop_work) {
+  std::unique_lock lock(stream->mutex);
+  stream->magic = 0;
+  stream->destroyed = true;
+  if (drop_work) drop_queue(stream, std::min<size_t>(stream->queue.size(), 1));
+  if (stream->has_thread) {
+    stream->queue_changed.notify_one();  // its thread deletes it
+    return;
+  }
+  lock.unlock();
+  delete stream;
+}
+
 MomentPtr end_of(CUstream_st* stream) {
   std::lock_guard lock(stream->mutex);
   if (stream->queue.empty() && stream->lane.joins.empty()) {
@@ -526,132 +512,3 @@ CUstream_st::CUstream_st(CUctx_st* context, unsigned flags, int priority, int ch
       priority(priority),
       id(sim::next_stream_id++),
       lane{context, channel, {}, {}} {}
-
-SIM_API(cuStreamCreate)(CUstream* stream, unsigned flags) { return sim::create_stream(stream, flags, 0); }
-
-SIM_API(cuStreamCreateWithPriority)(CUstream* stream, unsigned flags, int priority) {
-  return sim::create_stream(stream, flags, priority);
-}
-
-SIM_API(cuStreamDestroy_v2)(CUstream handle) {
-  if (CUresult error = sim::ready()) return error;
-  if (handle == nullptr || handle == CU_STREAM_LEGACY || handle == CU_STREAM_PER_THREAD) {
-    return CUDA_ERROR_INVALID_HANDLE;
-  }
-  CUstream_st* stream;
-  if (CUresult error = sim::find_stream(handle, &stream)) return error;
-  if (stream->capturing) sim::invalidate_capture(stream);
-  {
-    std::lock_guard lock(stream->context->mutex);
-    if (std::erase(stream->context->streams, stream) == 0) return CUDA_ERROR_INVALID_HANDLE;
-  }
-  sim::end_stream(stream, false);
-  return CUDA_SUCCESS;
-}
-SIM_API(cuStreamDestroy)(CUstream stream) { return sim_cuStreamDestroy_v2(stream); }
-
-SIM_API(cuStreamSynchronize)(CUstream handle) {
-  CUstream_st* stream;
-  if (CUresult error = sim::find_stream(handle, &stream)) return error;
-  if (CUresult error = sim::refuse_capturing(stream)) return error;
-  if (CUresult error = sim::refuse_legacy_during_capture(stream)) return error;
-  return sim::synchronize_stream(stream);
-}
-
-SIM_API(cuStreamQuery)(CUstream handle) {
-  CUstream_st* stream;
-  if (CUresult error = sim::find_stream(handle, &stream)) return error;
-  if (CUresult error = sim::refuse_capturing(stream)) return error;
-  if (CUresult error = sim::refuse_legacy_during_capture(stream)) return error;
-  const bool others =
-      stream->is_legacy() && stream->context->blocking_work != stream->context->blocking_work_seen;
-  const sim::MomentPtr end = others ? sim::record_in(stream, false) : sim::end_of(stream);
-  return end->done() ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
-}
-
-SIM_API(cuStreamGetPriority)(CUstream handle, int* priority) {
-  CUstream_st* stream;
-  if (CUresult error = sim::find_stream(handle, &stream)) return error;
-  if (priority == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  *priority = stream->priority;
-  return CUDA_SUCCESS;
-}
-
-SIM_API(cuStreamGetFlags)(CUstream handle, unsigned* flags) {
-  CUstream_st* stream;
-  if (CUresult error = sim::find_stream(handle, &stream)) return error;
-  if (flags == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  *flags = stream->flags;
-  return CUDA_SUCCESS;
-}
-
-SIM_API(cuStreamGetId)(CUstream handle, unsigned long long* id) {
-  CUstream_st* stream;
-  if (CUresult error = sim::find_stream(handle, &stream)) return error;
-  if (id == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  *id = stream->id;
-  return CUDA_SUCCESS;
-}
-
-SIM_API(cuStreamGetDevice)(CUstream handle, CUdevice* device) {
-  CUstream_st* stream;
-  if (CUresult error = sim::find_stream(handle, &stream)) return error;
-  if (device == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  *device = stream->context->device;
-  return CUDA_SUCCESS;
-}
-
-SIM_API(cuStreamGetCtx)(CUstream handle, CUcontext* context) {
-  CUstream_st* stream;
-  if (CUresult error = sim::find_stream(handle, &stream)) return error;
-  if (context == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  *context = stream->context;
-  return CUDA_SUCCESS;
-}
-
-SIM_API(cuStreamGetCtx_v2)(CUstream handle, CUcontext* context, CUgreenCtx* green) {
-  if (green != nullptr) *green = nullptr;
-  return sim_cuStreamGetCtx(handle, context);
-}
-
-SIM_API(cuStreamGetGreenCtx)(CUstream handle, CUgreenCtx* green) {
-  CUstream_st* stream;
-  if (CUresult error = sim::find_stream(handle, &stream)) return error;
-  if (green == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  *green = nullptr;
-  return CUDA_SUCCESS;
-}
-
-SIM_API(cuStreamGetAttribute)(CUstream handle, CUstreamAttrID attribute, CUstreamAttrValue* value) {
-  CUstream_st* stream;
-  if (CUresult error = sim::find_stream(handle, &stream)) return error;
-  if (value == nullptr || attribute < 0 || attribute >= CU_LAUNCH_ATTRIBUTE_MAX)
-    return CUDA_ERROR_INVALID_VALUE;
-  *value = stream->attributes[attribute];
-  if (attribute == CU_LAUNCH_ATTRIBUTE_PRIORITY) value->priority = stream->priority;
-  return CUDA_SUCCESS;
-}
-
-SIM_API(cuStreamSetAttribute)(CUstream handle, CUstreamAttrID attribute, const CUstreamAttrValue* value) {
-  CUstream_st* stream;
-  if (CUresult error = sim::find_stream(handle, &stream)) return error;
-  if (value == nullptr || attribute < 0 || attribute >= CU_LAUNCH_ATTRIBUTE_MAX)
-    return CUDA_ERROR_INVALID_VALUE;
-  stream->attributes[attribute] = *value;
-  return CUDA_SUCCESS;
-}
-
-SIM_API(cuStreamCopyAttributes)(CUstream to_handle, CUstream from_handle) {
-  CUstream_st* to;
-  CUstream_st* from;
-  if (CUresult error = sim::find_stream(to_handle, &to)) return error;
-  if (CUresult error = sim::find_stream(from_handle, &from)) return error;
-  std::copy(std::begin(from->attributes), std::end(from->attributes), to->attributes);
-  return CUDA_SUCCESS;
-}
-
-SIM_API(cuStreamAttachMemAsync)(CUstream handle, CUdeviceptr, size_t, unsigned) {
-  CUstream_st* stream;
-  if (CUresult error = sim::find_stream(handle, &stream)) return error;
-  return sim::perform(stream, sim::Nothing{});
-}

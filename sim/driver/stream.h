@@ -157,6 +157,10 @@ namespace sim {
 // The stream that a caller's handle means, NULL and the special handles included.
 CUresult find_stream(CUstream handle, CUstream_st** stream);
 
+CUstream_st* make_stream(CUctx_st* context, unsigned flags, int priority);
+// Ends a stream that is in no list any more: at once, or when its thread has done what it was given.
+void end_stream(CUstream_st* stream, bool drop_work);
+
 // Has the stream do it, after what the stream and its implicit partners have been given before; a capturing
 // stream makes it a node of its graph.
 CUresult perform(CUstream_st* stream, Action action);
