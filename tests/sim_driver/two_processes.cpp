@@ -37,14 +37,20 @@ size_t take_until_refused() {
   return bytes;
 }
 
+struct Share {
+  pid_t pid;
+  size_t bytes;
+};
+
 void tell(int pipe_end, size_t bytes) {
-  check(write(pipe_end, &bytes, sizeof bytes) == sizeof bytes, "told");
+  const Share share{getpid(), bytes};
+  check(write(pipe_end, &share, sizeof share) == sizeof share, "told");
 }
 
-size_t hear(int pipe_end) {
-  size_t bytes = 0;
-  check(read(pipe_end, &bytes, sizeof bytes) == sizeof bytes, "heard");
-  return bytes;
+Share hear(int pipe_end) {
+  Share share{};
+  check(read(pipe_end, &share, sizeof share) == sizeof share, "heard");
+  return share;
 }
 
 }  // namespace
@@ -73,7 +79,12 @@ int main() {
   for (int i = 0; i < kProcesses; ++i) hear(from_children[0]);
   close(go[1]);
   size_t together = 0;
-  for (int i = 0; i < kProcesses; ++i) together += hear(from_children[0]);
+  Share largest{};
+  for (int i = 0; i < kProcesses; ++i) {
+    const Share share = hear(from_children[0]);
+    together += share.bytes;
+    if (share.bytes > largest.bytes) largest = share;
+  }
   check(cuInit(0) == CUDA_SUCCESS, "initialised");
   size_t total = 0;
   check(cuDeviceTotalMem(&total, 0) == CUDA_SUCCESS, "total known");
@@ -83,15 +94,16 @@ int main() {
   CUcontext context;
   check(cuDevicePrimaryCtxRetain(&context, 0) != CUDA_SUCCESS || cuCtxSetCurrent(context) == CUDA_SUCCESS,
         "usable");
-  kill(children[0], SIGKILL);
-  waitpid(children[0], nullptr, 0);
+  kill(largest.pid, SIGKILL);
+  waitpid(largest.pid, nullptr, 0);
   check(cuDevicePrimaryCtxRetain(&context, 0) == CUDA_SUCCESS, "room for a context after a kill");
   check(cuCtxSetCurrent(context) == CUDA_SUCCESS, "current");
   check(take_until_refused() > 0, "room for memory after a kill");
   close(hold[1]);
-  for (int i = 1; i < kProcesses; ++i) {
+  for (const pid_t child : children) {
+    if (child == largest.pid) continue;
     int status = 0;
-    waitpid(children[i], &status, 0);
+    waitpid(child, &status, 0);
     check(WIFEXITED(status) && WEXITSTATUS(status) == 0, "ended well");
   }
   printf("EXIT-SUCCESS\n");
