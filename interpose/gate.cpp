@@ -270,6 +270,10 @@ void Waiting::sleep() {
   }
 }
 
+// In the child of a fork the books may be locked for ever by a thread that is not there; membership()
+// notices.
+bool has_gates() { return hook::membership() == hook::Membership::kAttached; }
+
 // Launches that the gate lets through in the open: remembered per stream, for the day that it shuts.
 void pass_open(Launch& launch, uint64_t word) {
   {
@@ -321,6 +325,7 @@ void contexts_changed(const hook::AttachedSlice& slice, int delta) {
 }
 
 void context_closing(CUcontext handle) {
+  if (!has_gates()) return;
   SliceGate* gate = nullptr;
   bool tell = false;
   {
@@ -342,6 +347,7 @@ void context_closing(CUcontext handle) {
 }
 
 void stream_closing(CUstream stream, bool per_thread_form) {
+  if (!has_gates()) return;
   const StreamName name = {stream, per_thread_form};
   uint64_t deadline_ns = hook::now_ns() + kContextClosingNs;
   for (;;) {

@@ -204,7 +204,7 @@ Stream* add_stream(const Books& books, CUstream handle, Context& context) {
 PinnedStream pin(const Books&, Stream& stream) {
   stream.pinned = true;
   ++stream.context->pins;
-  return {&stream, stream.begun};
+  return {&stream, stream.handle, stream.begun};
 }
 
 PinnedStream pin_uncovered(const Books& books, const SliceGate& gate) {
@@ -221,10 +221,10 @@ void cover_pinned(SliceGate& gate, const PinnedStream& pinned) {
   Context& context = *stream.context;
   CUevent end = nullptr;
   bool recorded = false;
-  if (!is_capturing({stream.handle, false})) {
+  if (!is_capturing({pinned.handle, false})) {
     RelaxedCapture relaxed;
     end = take_event(context);
-    recorded = record(context, stream.handle, end);
+    recorded = record(context, pinned.handle, end);
   }
   Books books;
   if (recorded && !context.closing) {

@@ -142,6 +142,7 @@ Stream* add_stream(const Books&, CUstream handle, Context& context);
 // cover_pinned().
 struct PinnedStream {
   Stream* stream = nullptr;
+  CUstream handle = nullptr;  // as it was: the entry loses its own when the context closes
   uint32_t up_to = 0;
 };
 PinnedStream pin_uncovered(const Books&, const SliceGate& gate);  // any of the gate's; none: nullptr
