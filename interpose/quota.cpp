@@ -4,6 +4,7 @@
 #include "interpose/allocations.h"
 #include "interpose/contexts.h"
 #include "interpose/pools.h"
+#include "interpose/syscalls.h"
 #include "interpose/vmm.h"
 
 namespace hook {
@@ -11,6 +12,43 @@ namespace {
 
 bool quarantined(const SliceGpu& gpu) {
   return (gpu.slice->limits->header.flags.load(std::memory_order_relaxed) & shm::kQuarantined) != 0;
+}
+
+constexpr uint64_t kMeasureDeadlineNs = 200'000'000;
+constexpr uint64_t kMeasureNapNs = 1'000'000;
+
+// The end of the last wait for a broker's measurement. A broker that did not answer one is not waited for again soon.
+constinit std::atomic<uint64_t> waited_until_ns{0};
+constexpr uint64_t kWaitAgainNs = 10'000'000'000;
+
+bool any_floor(const SliceGpu& gpu) {
+  const shm::State& state = *gpu.slice->state;
+  uint32_t slots = state.header.slots_high.load(std::memory_order_relaxed);
+  if (slots > shm::kMaxSlots) slots = shm::kMaxSlots;
+  for (uint32_t slot = 0; slot < slots; slot++) {
+    if (limiter::slot_use(state, gpu.index, slot).floor_bytes != 0) return true;
+  }
+  return false;
+}
+
+// A context that was just made is charged with a guess until the broker has measured it, for which the process must
+// hold still a moment. Before anything is refused on a guess, that moment is granted. True: a guess has been replaced.
+bool wait_for_measurement(const SliceGpu& gpu) {
+  const shm::SlotRecord& record = gpu.slice->limits->slots[gpu.slice->slot.slot];
+  const bool has_broker = record.host_pid.load(std::memory_order_relaxed) != 0 &&
+                          record.generation.load(std::memory_order_relaxed) == gpu.slice->slot.generation;
+  if (!has_broker || !any_floor(gpu)) return false;
+  const uint64_t started_ns = now_ns();
+  if (started_ns < waited_until_ns.load(std::memory_order_relaxed)) return false;
+  shm::Doorbell& doorbell = gpu.slice->state->doorbell;
+  doorbell.rings.fetch_add(1, std::memory_order_release);
+  futex_wake(&doorbell.rings, 1, true);
+  do {
+    sleep_ns(kMeasureNapNs);
+    if (!any_floor(gpu)) return true;
+  } while (now_ns() - started_ns < kMeasureDeadlineNs);
+  waited_until_ns.store(now_ns() + kWaitAgainNs, std::memory_order_relaxed);
+  return false;
 }
 
 template <typename Reserve>
@@ -22,6 +60,7 @@ CUresult take_by(const char* function, const SliceGpu& gpu, uint64_t bytes, Rese
   if (reserve() == limiter::Reservation::kGranted) [[likely]]
     return CUDA_SUCCESS;
   if (trim_pools(gpu) != 0 && reserve() == limiter::Reservation::kGranted) return CUDA_SUCCESS;
+  if (wait_for_measurement(gpu) && reserve() == limiter::Reservation::kGranted) return CUDA_SUCCESS;
   report_refusal(function, gpu, bytes);
   return CUDA_ERROR_OUT_OF_MEMORY;
 }
