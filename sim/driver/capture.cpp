@@ -9,6 +9,7 @@
 namespace sim {
 namespace {
 
+// Lock order: a capture, this list, a stream.
 struct Captures {
   std::mutex mutex;
   std::vector<std::shared_ptr<Capture>> active;
@@ -121,6 +122,7 @@ CUresult end(CUstream handle, CUgraph* graph) {
   }
   capture->invalid = true;  // events that still name it cannot be used to join it any more
   for (CUstream_st* member : capture->streams) leave(member);
+  capture->streams.clear();
   take_out(capture);
   if (result == CUDA_SUCCESS) {
     *graph = capture->graph;
@@ -256,10 +258,14 @@ void abandon_captures(CUctx_st* context) {
 CUresult refuse_legacy_during_capture(CUstream_st* stream) {
   Captures& all = captures();
   if (all.count.load(std::memory_order_relaxed) == 0 || !stream->is_legacy()) return CUDA_SUCCESS;
-  std::lock_guard lock(all.mutex);
+  std::vector<std::shared_ptr<Capture>> active;
+  {
+    std::lock_guard lock(all.mutex);
+    active = all.active;
+  }
   CUresult result = CUDA_SUCCESS;
-  for (const auto& capture : all.active) {
-    std::lock_guard capture_lock(capture->mutex);
+  for (const auto& capture : active) {
+    std::lock_guard lock(capture->mutex);
     for (CUstream_st* member : capture->streams) {
       if (member->context != stream->context || !member->blocking()) continue;
       capture->invalid = true;

@@ -33,8 +33,10 @@ struct ContextStack {
 thread_local constinit ContextStack stack{};
 
 struct Contexts {
-  std::mutex lifecycle;  // creation, activation and end of contexts
-  std::mutex mutex;      // guards the list
+  // Creation, activation and end of contexts. Recursive: what a library left to be called at the end of a
+  // context may call the driver.
+  std::recursive_mutex lifecycle;
+  std::mutex mutex;  // guards the list
   std::vector<CUctx_st*> all;
   std::vector<CUctx_st*> primary;
   uint64_t next_id = 1;

@@ -24,7 +24,9 @@ CUresult check_not_captured(CUevent event) {
   return CUDA_ERROR_CAPTURED_EVENT;
 }
 
-CUresult record(CUevent event, CUstream handle, unsigned flags) {
+}  // namespace
+
+CUresult record_event(CUevent event, CUstream handle, unsigned flags) {
   if (CUresult error = check_event(event)) return error;
   if ((flags & ~CU_EVENT_RECORD_EXTERNAL) != 0) return CUDA_ERROR_INVALID_VALUE;
   CUstream_st* stream;
@@ -38,8 +40,6 @@ CUresult record(CUevent event, CUstream handle, unsigned flags) {
   enqueue(stream, Record{renew_moment(event), event->timed()});
   return CUDA_SUCCESS;
 }
-
-}  // namespace
 
 MomentPtr moment_of(CUevent event) {
   std::lock_guard lock(event->mutex);
@@ -75,9 +75,9 @@ SIM_API(cuEventDestroy_v2)(CUevent event) {
 }
 SIM_API(cuEventDestroy)(CUevent event) { return sim_cuEventDestroy_v2(event); }
 
-SIM_API(cuEventRecord)(CUevent event, CUstream stream) { return sim::record(event, stream, 0); }
+SIM_API(cuEventRecord)(CUevent event, CUstream stream) { return sim::record_event(event, stream, 0); }
 SIM_API(cuEventRecordWithFlags)(CUevent event, CUstream stream, unsigned flags) {
-  return sim::record(event, stream, flags);
+  return sim::record_event(event, stream, flags);
 }
 
 SIM_API(cuEventQuery)(CUevent event) {

@@ -22,6 +22,7 @@ struct CUevent_st {
 
 namespace sim {
 
+CUresult record_event(CUevent event, CUstream stream, unsigned flags);
 // The event's point; null if it was never recorded.
 MomentPtr moment_of(CUevent event);
 // Gives the event a new point, which the caller must have recorded.

@@ -286,7 +286,10 @@ const void* find_table(const std::string& uuid) {
 }
 
 // Tables that libraries ask for and are content not to get; having them changes how they behave.
-bool known_to_be_absent(const std::string& uuid) { return uuid == "f8cff951-2146-8b4e-b9e2-fb469e7c0dd9"; }
+bool known_to_be_absent(const std::string& uuid) {
+  return uuid == "f8cff951-2146-8b4e-b9e2-fb469e7c0dd9" ||  // cudart
+         uuid == "da9151d3-3ae6-cc41-a5c0-4f26d533e328";    // NVRTC, when it compiles
+}
 
 }  // namespace
 }  // namespace sim

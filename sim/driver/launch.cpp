@@ -7,6 +7,7 @@
 #include <string>
 
 #include "sim/driver/capture.h"
+#include "sim/driver/event.h"
 #include "sim/driver/graph.h"
 
 namespace sim {
@@ -153,14 +154,25 @@ SIM_API(cuLaunchKernelEx)
 (const CUlaunchConfig* config, CUfunction function, void** parameters, void** extra) {
   if (config == nullptr) return CUDA_ERROR_INVALID_VALUE;
   bool cooperative = false;
+  std::vector<CUevent> events;
   for (unsigned i = 0; i < config->numAttrs; ++i) {
-    if (config->attrs[i].id == CU_LAUNCH_ATTRIBUTE_COOPERATIVE)
-      cooperative = config->attrs[i].value.cooperative != 0;
+    const CUlaunchAttribute& attribute = config->attrs[i];
+    if (attribute.id == CU_LAUNCH_ATTRIBUTE_COOPERATIVE) cooperative = attribute.value.cooperative != 0;
+    // Events that a kernel triggers on its way are triggered at its end.
+    if (attribute.id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT)
+      events.push_back(attribute.value.programmaticEvent.event);
+    if (attribute.id == CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT) {
+      events.push_back(attribute.value.launchCompletionEvent.event);
+    }
   }
-  return sim::launch(
+  const CUDA_KERNEL_NODE_PARAMS_v3 params =
       sim::shape(function, config->gridDimX, config->gridDimY, config->gridDimZ, config->blockDimX,
-                 config->blockDimY, config->blockDimZ, config->sharedMemBytes, parameters, extra),
-      config->hStream, cooperative);
+                 config->blockDimY, config->blockDimZ, config->sharedMemBytes, parameters, extra);
+  if (CUresult error = sim::launch(params, config->hStream, cooperative)) return error;
+  for (CUevent event : events) {
+    if (CUresult error = sim::record_event(event, config->hStream, 0)) return error;
+  }
+  return CUDA_SUCCESS;
 }
 
 SIM_API(cuLaunchHostFunc)(CUstream handle, CUhostFn function, void* data) {

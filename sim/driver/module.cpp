@@ -118,7 +118,7 @@ CUresult function_attribute(int* value, CUfunction_attribute attribute, CUfunc_s
   const GpuModel& model = device_model(device);
   switch (attribute) {
     case CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK:
-      *value = 1024;
+      *value = std::min(1024, model.registers_per_sm / (function->registers * 32) * 32);
       break;
     case CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES:
       *value = function->static_shared_bytes;

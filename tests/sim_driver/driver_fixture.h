@@ -44,11 +44,13 @@ class Driver : public testing::Test {
     return free;
   }
 
-  // Milliseconds of the device's clock between two events around `work`.
+  // Milliseconds of the device's clock between two events around `work`. The device is kept busy until all of
+  // it is queued, so that the pace of this program is not measured.
   float device_ms(CUstream stream, const std::function<void()>& work) {
     CUevent start, end;
     EXPECT_OK(cuEventCreate(&start, CU_EVENT_DEFAULT));
     EXPECT_OK(cuEventCreate(&end, CU_EVENT_DEFAULT));
+    EXPECT_OK(spin(20'000'000, stream));
     EXPECT_OK(cuEventRecord(start, stream));
     work();
     EXPECT_OK(cuEventRecord(end, stream));
