@@ -12,7 +12,8 @@ struct Extent {
   uint64_t depth;   // 0: two-dimensional; of layered arrays and cubemaps the layers
 };
 
-// Bits of a texel with all its channels. A format that the headers do not know yet is taken for 32 bits a channel.
+// Bits of a texel with all its channels. A format that the headers do not know yet is taken for 32 bits a
+// channel.
 uint64_t texel_bits(CUarray_format format, uint64_t channels) {
   switch (format) {
     case CU_AD_FORMAT_UNSIGNED_INT8:
@@ -106,7 +107,8 @@ uint64_t bytes_of(Extent extent, CUarray_format format, uint64_t channels) {
     extent.height = (extent.height + 3) & ~uint64_t{3};
   }
   uint64_t bits;
-  if (__builtin_mul_overflow(extent.width, extent.height, &bits) || __builtin_mul_overflow(bits, extent.depth, &bits) ||
+  if (__builtin_mul_overflow(extent.width, extent.height, &bits) ||
+      __builtin_mul_overflow(bits, extent.depth, &bits) ||
       __builtin_mul_overflow(bits, texel_bits(format, channels), &bits)) {
     return ~uint64_t{0};
   }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// How much memory a CUDA array takes, from its description: texels, without the driver's tiling and padding, which the
-// broker finds as overhead. 0 for arrays that get no memory of their own, and for a nullptr.
+// How much memory a CUDA array takes, from its description: texels, without the driver's tiling and padding,
+// which the broker finds as overhead. 0 for arrays that get no memory of their own, and for a nullptr.
 #pragma once
 
 #define __CUDA_API_VERSION_INTERNAL

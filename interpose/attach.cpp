@@ -156,8 +156,9 @@ void reap_dead_peers(shm::State& state, const limiter::ProcessIdentity& self) {
   }
 }
 
-// An exec keeps the process but ends all that it had on the GPU: what its former image held is freed. Not if the image
-// is this one, and another copy of this library lives in it (in a namespace of dlmopen), which has mapped `state` too.
+// An exec keeps the process but ends all that it had on the GPU: what its former image held is freed. Not if
+// the image is this one, and another copy of this library lives in it (in a namespace of dlmopen), which has
+// mapped `state` too.
 void reap_former_image(const char* directory, shm::State& state, const limiter::ProcessIdentity& self) {
   uint32_t slots = state.header.slots_high.load(std::memory_order_acquire);
   if (slots > shm::kMaxSlots) slots = shm::kMaxSlots;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Contexts. The first one of a process on a GPU is charged before the driver makes it, with what a context was
-// found to take; the broker replaces that by what it measures. The end of a context ends what was allocated in it.
+// Contexts. The first one of a process on a GPU is charged before the driver makes it, with what a context
+// was found to take; the broker replaces that by what it measures. The end of a context ends what was
+// allocated in it.
 #include "interpose/contexts.h"
 
 #include "interpose/allocations.h"
@@ -99,7 +100,8 @@ CUresult may_end_primary(CUdevice device, Call call) {
   const CUresult result = call();
   unsigned int flags;
   int active;
-  if (result != CUDA_SUCCESS || real<fn::cuDevicePrimaryCtxGetState>(device, &flags, &active) != CUDA_SUCCESS) {
+  if (result != CUDA_SUCCESS ||
+      real<fn::cuDevicePrimaryCtxGetState>(device, &flags, &active) != CUDA_SUCCESS) {
     return result;
   }
   SliceGpu gpu;
@@ -120,7 +122,8 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext* pctx, CUdevice dev) noexcept {
   std::atomic<CUcontext>* primary = primary_of(dev);
   if (standing == Standing::kUnlimited || pctx == nullptr || primary == nullptr) return call();
   if (primary->load(std::memory_order_acquire) != nullptr) return call();
-  if (const CUresult refused = take_context("cuDevicePrimaryCtxRetain", gpu); refused != CUDA_SUCCESS) return refused;
+  if (const CUresult refused = take_context("cuDevicePrimaryCtxRetain", gpu); refused != CUDA_SUCCESS)
+    return refused;
   const uint64_t bytes = gpu.slice->limits->gpus[gpu.index].context_bytes.load(std::memory_order_relaxed);
   const CUresult result = ask_driver("cuDevicePrimaryCtxRetain", gpu, bytes, call);
   CUcontext inactive = nullptr;

@@ -102,14 +102,12 @@ Stream* stream_of(const Books& books, const Launch& launch) {
 }
 
 void ensure_watcher(SliceGate& gate) {
-  {
-    Books books;
-    if (gate.watcher != SliceGate::Watcher::kNone) return;
-    gate.watcher = SliceGate::Watcher::kRunning;
-  }
-  if (start_watcher(gate)) return;
-  Books books;
-  gate.watcher = SliceGate::Watcher::kFailed;
+  using Watcher = SliceGate::Watcher;
+  Watcher seen = gate.watcher.load(std::memory_order_relaxed);
+  if (seen != Watcher::kNone) [[likely]]
+    return;
+  if (!gate.watcher.compare_exchange_strong(seen, Watcher::kRunning, std::memory_order_acq_rel)) return;
+  if (!start_watcher(gate)) gate.watcher.store(Watcher::kFailed, std::memory_order_relaxed);
 }
 
 // One launch that waits at the gate.
@@ -224,7 +222,8 @@ bool Waiting::try_begin() {
     }
     held_by_ = decide(books, view, now_ns);
     if (held_by_ == limiter::Admission::kAdmit) {
-      if (launch_.context != nullptr && gate_.watcher == SliceGate::Watcher::kRunning) {
+      if (launch_.context != nullptr &&
+          gate_.watcher.load(std::memory_order_relaxed) == SliceGate::Watcher::kRunning) {
         launch_.estimate_ns = estimate_.ns;
         launch_.stream = stream_of(books, launch_);
         launch_.entered = true;

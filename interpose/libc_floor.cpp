@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Functions of the C library whose current symbol version is newer than what we may import. Hidden, so that what is
-// compiled into this library finds these.
+// Functions of the C library whose current symbol version is newer than what we may import. Hidden, so that
+// what is compiled into this library finds these.
 #include <errno.h>
 #include <sys/stat.h>
 

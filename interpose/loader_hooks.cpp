@@ -148,10 +148,11 @@ Decision fail_in(void* handle, void** arguments, Decision unchanged) {
 // A handle that has none of the symbols we stand in for.
 void* c_library() { return true_loader().dlopen("libc.so.6", RTLD_LAZY | RTLD_NOLOAD); }
 
-// In the global scope ours comes first, even if nobody has loaded the library there, or the real one lacks the
-// function.
+// In the global scope ours comes first, even if nobody has loaded the library there, or the real one lacks
+// the function.
 Decision look_up_in_scope(const StandIn& library, void** arguments, const char* name, Decision unchanged) {
-  if (!library.is_in_global_scope() || !library.open_real()) return fail_in(c_library(), arguments, unchanged);
+  if (!library.is_in_global_scope() || !library.open_real())
+    return fail_in(c_library(), arguments, unchanged);
   if (find_symbol(object_of(library.real().map()), name) != nullptr) return unchanged;
   return fail_in(library.real().handle(), arguments, unchanged);
 }
@@ -187,7 +188,8 @@ Decision decide_lookup(void** arguments, const void* caller, Decision unchanged,
   const StandIn& library = of_driver || of_loader ? driver_stand_in : nvml_stand_in;
   void* own = library.own_export(name);
   if (own == nullptr && on_own == nullptr) return unchanged;
-  if (handle == RTLD_DEFAULT) return of_loader ? unchanged : look_up_in_scope(library, arguments, name, unchanged);
+  if (handle == RTLD_DEFAULT)
+    return of_loader ? unchanged : look_up_in_scope(library, arguments, name, unchanged);
 
   void* found = ask(handle);
   if (found == nullptr || found == own) return answer(found);

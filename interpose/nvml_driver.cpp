@@ -29,7 +29,8 @@ const link_map* open_library() {
 void* cuslice_nvml_resolve_slot(uint32_t index) noexcept {
   const link_map* map = hook::open_library();
   if (map == nullptr) return reinterpret_cast<void*>(&hook::library_not_found);
-  void* function = hook::find_symbol(hook::object_of(map), nvml_table::kNames + nvml_table::kExportName[index]);
+  void* function =
+      hook::find_symbol(hook::object_of(map), nvml_table::kNames + nvml_table::kExportName[index]);
   if (function == nullptr) function = reinterpret_cast<void*>(&hook::function_not_found);
   __atomic_store_n(&cuslice_nvml_slots[index], function, __ATOMIC_RELAXED);
   return function;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The true NVML, as driver.h is the true driver: `real<fn::nvmlDeviceGetUUID>(device, text, length)`. A function that
-// it lacks answers NVML_ERROR_FUNCTION_NOT_FOUND, and all do NVML_ERROR_LIBRARY_NOT_FOUND where there is none.
+// The true NVML, as driver.h is the true driver: `real<fn::nvmlDeviceGetUUID>(device, text, length)`. A
+// function that it lacks answers NVML_ERROR_FUNCTION_NOT_FOUND, and all do NVML_ERROR_LIBRARY_NOT_FOUND where
+// there is none.
 #pragma once
 
 #define NVML_NO_UNVERSIONED_FUNC_DEFS  // every variant under its own name

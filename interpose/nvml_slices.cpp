@@ -25,8 +25,8 @@ struct Looking {
 bool look_at(const char* directory, void* context) {
   auto* looking_at = static_cast<Looking*>(context);
   SeenSlice slice = {};
-  shm::AttachResult result = slice_count < kMaxSlices ? shm::attach_limits(directory, &slice.limits)
-                                                      : shm::AttachResult::kFailed;
+  shm::AttachResult result =
+      slice_count < kMaxSlices ? shm::attach_limits(directory, &slice.limits) : shm::AttachResult::kFailed;
   if (result == shm::AttachResult::kReady) result = shm::attach_state_read_only(directory, &slice.state);
   if (result != shm::AttachResult::kReady) {
     Line line;

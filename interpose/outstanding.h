@@ -87,7 +87,8 @@ struct SliceGate {
   bool silent;  // no broker answered while `grant` was silent_grant
   uint32_t silent_grant;
 
-  enum class Watcher : uint8_t { kNone, kRunning, kFailed } watcher;
+  enum class Watcher : uint8_t { kNone, kRunning, kFailed };
+  std::atomic<Watcher> watcher;  // not under the lock
   bool watcher_sleeps;
   uint32_t end_waiters;           // launches that wait for `ends`
   std::atomic<uint32_t> ends;     // futex: ends of batches so far

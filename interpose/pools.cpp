@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Stream-ordered allocation. What counts is what a pool has taken from the GPU, not what it has lent out: freed memory
-// stays in the pool. So an allocation is charged with the most that the pool may grow by, and the charge is set to
-// what the pool reserves as soon as the driver has answered.
+// Stream-ordered allocation. What counts is what a pool has taken from the GPU, not what it has lent out:
+// freed memory stays in the pool. So an allocation is charged with the most that the pool may grow by, and
+// the charge is set to what the pool reserves as soon as the driver has answered.
 #include "interpose/pools.h"
 
 #include "interpose/allocations.h"
@@ -41,8 +41,8 @@ bool attribute(CUmemoryPool pool, CUmemPool_attribute which, uint64_t* value) {
   return true;
 }
 
-// Sets the charge of a pool to what it reserves now, and ends the charge for growth of a call that took `taken_bytes`.
-// false: the pool has grown by more than was taken, and the slice has no room for that.
+// Sets the charge of a pool to what it reserves now, and ends the charge for growth of a call that took
+// `taken_bytes`. false: the pool has grown by more than was taken, and the slice has no room for that.
 bool settle(CUmemoryPool handle, uint64_t taken_bytes) {
   constexpr int kReadings = 4;
   SliceGpu gpu;
@@ -133,9 +133,12 @@ SliceGpu paying_gpu(CUmemoryPool handle) {
 }
 
 // Takes for the growth of a pool by an allocation; how much, or nothing after a refusal was reported.
-// A pool that has free memory may not need to grow: then the call is tried with nothing taken when the slice is full.
-bool take_growth(const char* function, const SliceGpu& gpu, CUmemoryPool pool, uint64_t bytes, uint64_t* taken_bytes) {
-  const uint64_t most = bytes > shm::kLedgerBytesMask ? bytes : (bytes + kPoolGranule - 1) & ~(kPoolGranule - 1);
+// A pool that has free memory may not need to grow: then the call is tried with nothing taken when the slice
+// is full.
+bool take_growth(const char* function, const SliceGpu& gpu, CUmemoryPool pool, uint64_t bytes,
+                 uint64_t* taken_bytes) {
+  const uint64_t most =
+      bytes > shm::kLedgerBytesMask ? bytes : (bytes + kPoolGranule - 1) & ~(kPoolGranule - 1);
   *taken_bytes = most;
   if (try_take(gpu, most)) return true;
   settle_pools(gpu);
@@ -181,11 +184,11 @@ bool device_of_stream(CUstream stream, CUdevice* device) {
   return real<fn::cuCtxGetDevice>(device) == CUDA_SUCCESS;
 }
 
-// The four allocating functions: `call` is the driver's, `status` asks for the capture status of the stream, `undo`
-// frees in its order. `pool` is nullptr for the current pool of the stream's device.
+// The four allocating functions: `call` is the driver's, `status` asks for the capture status of the stream,
+// `undo` frees in its order. `pool` is nullptr for the current pool of the stream's device.
 template <typename Call, typename Status, typename Undo>
-CUresult allocate_async(const char* function, CUdeviceptr* pointer, uint64_t bytes, CUmemoryPool pool, CUstream stream,
-                        Call call, Status status, Undo undo) {
+CUresult allocate_async(const char* function, CUdeviceptr* pointer, uint64_t bytes, CUmemoryPool pool,
+                        CUstream stream, Call call, Status status, Undo undo) {
   const Membership member = membership();
   if (member == Membership::kClosed) return CUDA_ERROR_NOT_INITIALIZED;
   if (member == Membership::kTransparent || pointer == nullptr) return call();
@@ -194,7 +197,8 @@ CUresult allocate_async(const char* function, CUdeviceptr* pointer, uint64_t byt
   if (is_capturing(asked, capture)) return call();
   if (pool == nullptr) {
     CUdevice device;
-    if (!device_of_stream(stream, &device) || real<fn::cuDeviceGetMemPool>(&pool, device) != CUDA_SUCCESS) return call();
+    if (!device_of_stream(stream, &device) || real<fn::cuDeviceGetMemPool>(&pool, device) != CUDA_SUCCESS)
+      return call();
   }
   return charged_from(function, pool, bytes, call, undo);
 }
@@ -219,12 +223,14 @@ uint64_t trim_pools(const SliceGpu& gpu) {
   CUmemoryPool handles[kMaxPools];
   const int count = pools_of(gpu, handles);
   if (count == 0) return 0;
-  const uint64_t before_bytes = limiter::slot_use(*gpu.slice->state, gpu.index, gpu.slice->slot.slot).held_bytes;
+  const uint64_t before_bytes =
+      limiter::slot_use(*gpu.slice->state, gpu.index, gpu.slice->slot.slot).held_bytes;
   for (int i = 0; i < count; i++) {
     real<fn::cuMemPoolTrimTo>(handles[i], size_t{0});
     settle(handles[i], 0);
   }
-  const uint64_t after_bytes = limiter::slot_use(*gpu.slice->state, gpu.index, gpu.slice->slot.slot).held_bytes;
+  const uint64_t after_bytes =
+      limiter::slot_use(*gpu.slice->state, gpu.index, gpu.slice->slot.slot).held_bytes;
   return before_bytes > after_bytes ? before_bytes - after_bytes : 0;
 }
 
@@ -248,7 +254,8 @@ CUresult cuMemAllocAsync_ptsz(CUdeviceptr* dptr, size_t bytesize, CUstream hStre
       [=] { real<fn::cuMemFreeAsync_ptsz>(*dptr, hStream); });
 }
 
-CUresult cuMemAllocFromPoolAsync(CUdeviceptr* dptr, size_t bytesize, CUmemoryPool pool, CUstream hStream) noexcept {
+CUresult cuMemAllocFromPoolAsync(CUdeviceptr* dptr, size_t bytesize, CUmemoryPool pool,
+                                 CUstream hStream) noexcept {
   const auto call = [=] { return real<fn::cuMemAllocFromPoolAsync>(dptr, bytesize, pool, hStream); };
   if (pool == nullptr) return call();
   return allocate_async(
@@ -282,8 +289,8 @@ CUresult cuMemPoolCreate(CUmemoryPool* pool, const CUmemPoolProps* poolProps) no
   return result;
 }
 
-// Allocations that are still alive keep their memory until they are freed, which nobody can follow: the broker finds
-// it as overhead.
+// Allocations that are still alive keep their memory until they are freed, which nobody can follow: the
+// broker finds it as overhead.
 CUresult cuMemPoolDestroy(CUmemoryPool pool) noexcept {
   Pool removed = {};
   {
@@ -312,7 +319,8 @@ CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t minBytesToKeep) noexcept {
 }
 
 // Of another process, which was charged for it.
-CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool* pool_out, void* handle, CUmemAllocationHandleType handleType,
+CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool* pool_out, void* handle,
+                                            CUmemAllocationHandleType handleType,
                                             unsigned long long flags) noexcept {
   const CUresult result = real<fn::cuMemPoolImportFromShareableHandle>(pool_out, handle, handleType, flags);
   if (result == CUDA_SUCCESS && membership() == Membership::kAttached) remember_pool(*pool_out, SliceGpu{});

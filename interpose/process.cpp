@@ -72,8 +72,8 @@ bool process_is_dead(uint32_t pid, uint64_t start_time) {
   return now_there != start_time;
 }
 
-// A line is "55d0c8000000-55d0c8001000 rw-s 00000000 00:19 1234    /path": the fourth number is the inode, the second
-// to last word before the path.
+// A line is "55d0c8000000-55d0c8001000 rw-s 00000000 00:19 1234    /path": the fourth number is the inode,
+// the second to last word before the path.
 int count_mappings(const char* path) {
   struct stat status;
   if (system_call(SYS_newfstatat, AT_FDCWD, as_long(path), as_long(&status), 0) != 0) return 0;

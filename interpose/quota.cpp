@@ -17,7 +17,8 @@ bool quarantined(const SliceGpu& gpu) {
 constexpr uint64_t kMeasureDeadlineNs = 200'000'000;
 constexpr uint64_t kMeasureNapNs = 1'000'000;
 
-// The end of the last wait for a broker's measurement. A broker that did not answer one is not waited for again soon.
+// The end of the last wait for a broker's measurement. A broker that did not answer one is not waited for
+// again soon.
 constinit std::atomic<uint64_t> waited_until_ns{0};
 constexpr uint64_t kWaitAgainNs = 10'000'000'000;
 
@@ -31,8 +32,9 @@ bool any_floor(const SliceGpu& gpu) {
   return false;
 }
 
-// A context that was just made is charged with a guess until the broker has measured it, for which the process must
-// hold still a moment. Before anything is refused on a guess, that moment is granted. True: a guess has been replaced.
+// A context that was just made is charged with a guess until the broker has measured it, for which the
+// process must hold still a moment. Before anything is refused on a guess, that moment is granted. True: a
+// guess has been replaced.
 bool wait_for_measurement(const SliceGpu& gpu) {
   const shm::SlotRecord& record = gpu.slice->limits->slots[gpu.slice->slot.slot];
   const bool has_broker = record.host_pid.load(std::memory_order_relaxed) != 0 &&

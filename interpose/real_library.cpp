@@ -180,8 +180,8 @@ bool RealLibrary::find(const char* hint, const void* caller, Path& path) const {
 
 const link_map* RealLibrary::open(const char* path) {
   if (const link_map* open = map()) return open;
-  // Globally, so that a program can bind to functions that we don't export. Constructors of the library run in here and
-  // may come back through our hooks: nothing is held.
+  // Globally, so that a program can bind to functions that we don't export. Constructors of the library run
+  // in here and may come back through our hooks: nothing is held.
   void* handle = true_loader().dlopen(path, RTLD_LAZY | (in_first_namespace() ? RTLD_GLOBAL : 0));
   return handle != nullptr ? keep(static_cast<const link_map*>(handle)) : nullptr;
 }

@@ -21,7 +21,8 @@ constexpr int kWipeOnFork = 18;  // MADV_WIPEONFORK, which old headers lack
 
 constinit Session the_session = {};
 
-// The word lies in a page that a fork wipes: in the child it reads kUnknown, which is 0. nullptr until it is made.
+// The word lies in a page that a fork wipes: in the child it reads kUnknown, which is 0. nullptr until it is
+// made.
 static_assert(static_cast<int>(Membership::kUnknown) == 0);
 constinit std::atomic<MembershipWord*> word_location{nullptr};
 
@@ -108,7 +109,9 @@ const Session& session() { return the_session; }
 
 void count(shm::Counter counter) {
   const MembershipWord* word = word_location.load(std::memory_order_acquire);
-  if (word == nullptr || word->load(std::memory_order_acquire) != static_cast<uint32_t>(Membership::kAttached)) return;
+  if (word == nullptr ||
+      word->load(std::memory_order_acquire) != static_cast<uint32_t>(Membership::kAttached))
+    return;
   for (int i = 0; i < the_session.slice_count; i++) {
     the_session.slices[i].state->counters[counter].fetch_add(1, std::memory_order_relaxed);
   }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Physical memory of the virtual memory interface. It lives as long as a handle or a mapping of it does, and is
-// charged that long to the slice of the GPU it lies on, whatever context is current. Memory of the host is not
-// charged; memory that was imported is charged to the process that made it.
+// Physical memory of the virtual memory interface. It lives as long as a handle or a mapping of it does, and
+// is charged that long to the slice of the GPU it lies on, whatever context is current. Memory of the host is
+// not charged; memory that was imported is charged to the process that made it.
 #include "interpose/vmm.h"
 
 #include <sys/mman.h>
@@ -43,7 +43,8 @@ constinit limiter::AddressTable mapping_by_address;  // Mapping*, by its first a
 Node* new_node() {
   if (free_nodes == nullptr) {
     constexpr size_t kNodes = 1024;
-    void* memory = mmap(nullptr, kNodes * sizeof(Node), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    void* memory =
+        mmap(nullptr, kNodes * sizeof(Node), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) return nullptr;
     auto* nodes = static_cast<Node*>(memory);
     for (size_t i = 0; i < kNodes; i++) {
@@ -133,7 +134,8 @@ Mapping* take_mappings(uint64_t address, uint64_t bytes) {
 CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t size, const CUmemAllocationProp* prop,
                      unsigned long long flags) noexcept {
   const auto call = [=] { return real<fn::cuMemCreate>(handle, size, prop, flags); };
-  if (handle == nullptr || prop == nullptr || size == 0 || prop->location.type != CU_MEM_LOCATION_TYPE_DEVICE) {
+  if (handle == nullptr || prop == nullptr || size == 0 ||
+      prop->location.type != CU_MEM_LOCATION_TYPE_DEVICE) {
     return call();
   }
   SliceGpu gpu;

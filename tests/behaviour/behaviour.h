@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// For programs that show one behaviour each, as tenants: plain users of the driver that know nothing of cuslice. Each
-// ends with EXIT-SUCCESS, or stops at the first thing that is not as it should be.
+// For programs that show one behaviour each, as tenants: plain users of the driver that know nothing of
+// cuslice. Each ends with EXIT-SUCCESS, or stops at the first thing that is not as it should be.
 #pragma once
 
 #include <cuda.h>
@@ -13,21 +13,21 @@
 constexpr uint64_t kMiB = 1 << 20;
 constexpr uint64_t kGranule = 2 * kMiB;
 
-#define MUST(condition)                                                          \
-  do {                                                                           \
-    if (!(condition)) {                                                          \
-      printf("%s:%d: not true: %s\n", __FILE__, __LINE__, #condition);           \
-      exit(1);                                                                   \
-    }                                                                            \
+#define MUST(condition)                                                \
+  do {                                                                 \
+    if (!(condition)) {                                                \
+      printf("%s:%d: not true: %s\n", __FILE__, __LINE__, #condition); \
+      exit(1);                                                         \
+    }                                                                  \
   } while (0)
 
-#define MUST_BE(call, expected)                                                  \
-  do {                                                                           \
-    const auto must_result = (call);                                             \
-    if (must_result != (expected)) {                                             \
+#define MUST_BE(call, expected)                                                   \
+  do {                                                                            \
+    const auto must_result = (call);                                              \
+    if (must_result != (expected)) {                                              \
       printf("%s:%d: %s gave %d\n", __FILE__, __LINE__, #call, int(must_result)); \
-      exit(1);                                                                   \
-    }                                                                            \
+      exit(1);                                                                    \
+    }                                                                             \
   } while (0)
 
 #define OK(call) MUST_BE(call, CUDA_SUCCESS)

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A child forked before the driver was initialised is a process of the slice like any other. One forked after that
-// can't use CUDA, which is the driver's rule; it takes nothing, and its end gives back nothing of its parent's.
+// A child forked before the driver was initialised is a process of the slice like any other. One forked after
+// that can't use CUDA, which is the driver's rule; it takes nothing, and its end gives back nothing of its
+// parent's.
 #include <sys/wait.h>
 #include <unistd.h>
 

@@ -50,7 +50,8 @@ int main(int argc, char** argv) {
 
   // Only this process is in the slice, whatever else is on the GPU.
   unsigned count = 0;
-  MUST_BE(NVML(nvmlDeviceGetComputeRunningProcesses_v3)(handle, &count, nullptr), NVML_ERROR_INSUFFICIENT_SIZE);
+  MUST_BE(NVML(nvmlDeviceGetComputeRunningProcesses_v3)(handle, &count, nullptr),
+          NVML_ERROR_INSUFFICIENT_SIZE);
   MUST(count == 1);
   nvmlProcessInfo_t infos[4];
   count = 4;

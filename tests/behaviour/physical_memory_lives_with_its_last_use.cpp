@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// cuMemCreate's memory is given back when its last handle and its last mapping are gone, in any order; host memory and
-// imports are not charged at all.
+// cuMemCreate's memory is given back when its last handle and its last mapping are gone, in any order; host
+// memory and imports are not charged at all.
 #include "behaviour.h"
 
 int main() {

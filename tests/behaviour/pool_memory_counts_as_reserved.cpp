@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a pool keeps counts, freed or not, until the pool lets go of it; kept memory can be lent out again in a full
-// slice, and is given up for an allocation of another kind.
+// What a pool keeps counts, freed or not, until the pool lets go of it; kept memory can be lent out again in
+// a full slice, and is given up for an allocation of another kind.
 #include "behaviour.h"
 
 int main() {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// processes_race_for_the_quota QUOTA_MIB ROUNDS: two processes of a slice, two threads each, take memory at the same
-// time until each is refused. What all of them got never passes the quota, and in a round where the driver has more
-// than that no request is refused that would have fitted.
+// processes_race_for_the_quota QUOTA_MIB ROUNDS: two processes of a slice, two threads each, take memory at
+// the same time until each is refused. What all of them got never passes the quota, and in a round where the
+// driver has more than that no request is refused that would have fitted.
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>

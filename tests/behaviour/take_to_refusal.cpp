@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// take_to_refusal WAY QUOTA_MIB: takes memory by one API until it is refused, in ever smaller pieces. The refusal is
-// CUDA_ERROR_OUT_OF_MEMORY and comes at the quota to within what the driver takes at a time, context included; what is
-// freed can be taken again.
+// take_to_refusal WAY QUOTA_MIB: takes memory by one API until it is refused, in ever smaller pieces. The
+// refusal is CUDA_ERROR_OUT_OF_MEMORY and comes at the quota to within what the driver takes at a time,
+// context included; what is freed can be taken again.
 #include <cstring>
 #include <map>
 #include <string>
@@ -53,81 +53,87 @@ CUresult free_async(const Piece& piece) {
 }
 
 const std::map<std::string, Way> kWays = {
-    {"cuMemAlloc", {[](uint64_t bytes, Piece* piece) {
-                      CUdeviceptr pointer;
-                      const CUresult result = cuMemAlloc(&pointer, bytes);
-                      piece->address = pointer;
-                      return result;
-                    },
-                    free_linear}},
-    {"cuMemAllocPitch", {[](uint64_t bytes, Piece* piece) {
-                           CUdeviceptr pointer;
-                           size_t pitch;
-                           const CUresult result = cuMemAllocPitch(&pointer, &pitch, 4096, bytes / 4096, 4);
-                           piece->address = pointer;
-                           return result;
-                         },
-                         free_linear}},
-    {"cuMemAllocManaged", {[](uint64_t bytes, Piece* piece) {
-                             CUdeviceptr pointer;
-                             const CUresult result = cuMemAllocManaged(&pointer, bytes, CU_MEM_ATTACH_GLOBAL);
-                             piece->address = pointer;
-                             return result;
-                           },
-                           free_linear}},
-    {"cuMemAllocAsync", {[](uint64_t bytes, Piece* piece) {
-                           CUdeviceptr pointer;
-                           const CUresult result = cuMemAllocAsync(&pointer, bytes, nullptr);
-                           piece->address = pointer;
-                           return result;
-                         },
-                         free_async,
-                         kPoolGranule}},
-    {"cuMemAllocFromPoolAsync", {[](uint64_t bytes, Piece* piece) {
-                                   CUdeviceptr pointer;
-                                   const CUresult result = cuMemAllocFromPoolAsync(&pointer, bytes, own_pool, nullptr);
-                                   piece->address = pointer;
-                                   return result;
-                                 },
-                                 free_async,
-                         kPoolGranule}},
-    {"cuMemCreate", {[](uint64_t bytes, Piece* piece) {
-                       const CUmemAllocationProp prop = on_device();
-                       CUmemGenericAllocationHandle handle;
-                       const CUresult result = cuMemCreate(&handle, bytes, &prop, 0);
-                       if (result != CUDA_SUCCESS) return result;
-                       CUdeviceptr address;
-                       OK(cuMemAddressReserve(&address, bytes, 0, 0, 0));
-                       OK(cuMemMap(address, bytes, 0, handle, 0));
-                       // The mapping keeps the memory.
-                       OK(cuMemRelease(handle));
-                       piece->address = address;
-                       return result;
-                     },
-                     [](const Piece& piece) {
-                       const CUresult result = cuMemUnmap(piece.address, piece.bytes);
-                       OK(cuMemAddressFree(piece.address, piece.bytes));
-                       return result;
-                     }}},
-    {"cuArrayCreate", {[](uint64_t bytes, Piece* piece) {
-                         const CUDA_ARRAY3D_DESCRIPTOR rows = rows_of_2_mib(bytes);
-                         const CUDA_ARRAY_DESCRIPTOR plane = {rows.Width, rows.Height, rows.Format, rows.NumChannels};
-                         CUarray array;
-                         const CUresult result = cuArrayCreate(&array, &plane);
-                         piece->handle = reinterpret_cast<uint64_t>(array);
-                         return result;
-                       },
-                       [](const Piece& piece) { return cuArrayDestroy(reinterpret_cast<CUarray>(piece.handle)); }}},
-    {"cuArray3DCreate", {[](uint64_t bytes, Piece* piece) {
-                           CUDA_ARRAY3D_DESCRIPTOR rows = rows_of_2_mib(bytes);
-                           rows.Width /= 4;
-                           rows.Depth = 4;
-                           CUarray array;
-                           const CUresult result = cuArray3DCreate(&array, &rows);
-                           piece->handle = reinterpret_cast<uint64_t>(array);
-                           return result;
-                         },
-                         [](const Piece& piece) { return cuArrayDestroy(reinterpret_cast<CUarray>(piece.handle)); }}},
+    {"cuMemAlloc",
+     {[](uint64_t bytes, Piece* piece) {
+        CUdeviceptr pointer;
+        const CUresult result = cuMemAlloc(&pointer, bytes);
+        piece->address = pointer;
+        return result;
+      },
+      free_linear}},
+    {"cuMemAllocPitch",
+     {[](uint64_t bytes, Piece* piece) {
+        CUdeviceptr pointer;
+        size_t pitch;
+        const CUresult result = cuMemAllocPitch(&pointer, &pitch, 4096, bytes / 4096, 4);
+        piece->address = pointer;
+        return result;
+      },
+      free_linear}},
+    {"cuMemAllocManaged",
+     {[](uint64_t bytes, Piece* piece) {
+        CUdeviceptr pointer;
+        const CUresult result = cuMemAllocManaged(&pointer, bytes, CU_MEM_ATTACH_GLOBAL);
+        piece->address = pointer;
+        return result;
+      },
+      free_linear}},
+    {"cuMemAllocAsync",
+     {[](uint64_t bytes, Piece* piece) {
+        CUdeviceptr pointer;
+        const CUresult result = cuMemAllocAsync(&pointer, bytes, nullptr);
+        piece->address = pointer;
+        return result;
+      },
+      free_async, kPoolGranule}},
+    {"cuMemAllocFromPoolAsync",
+     {[](uint64_t bytes, Piece* piece) {
+        CUdeviceptr pointer;
+        const CUresult result = cuMemAllocFromPoolAsync(&pointer, bytes, own_pool, nullptr);
+        piece->address = pointer;
+        return result;
+      },
+      free_async, kPoolGranule}},
+    {"cuMemCreate",
+     {[](uint64_t bytes, Piece* piece) {
+        const CUmemAllocationProp prop = on_device();
+        CUmemGenericAllocationHandle handle;
+        const CUresult result = cuMemCreate(&handle, bytes, &prop, 0);
+        if (result != CUDA_SUCCESS) return result;
+        CUdeviceptr address;
+        OK(cuMemAddressReserve(&address, bytes, 0, 0, 0));
+        OK(cuMemMap(address, bytes, 0, handle, 0));
+        // The mapping keeps the memory.
+        OK(cuMemRelease(handle));
+        piece->address = address;
+        return result;
+      },
+      [](const Piece& piece) {
+        const CUresult result = cuMemUnmap(piece.address, piece.bytes);
+        OK(cuMemAddressFree(piece.address, piece.bytes));
+        return result;
+      }}},
+    {"cuArrayCreate",
+     {[](uint64_t bytes, Piece* piece) {
+        const CUDA_ARRAY3D_DESCRIPTOR rows = rows_of_2_mib(bytes);
+        const CUDA_ARRAY_DESCRIPTOR plane = {rows.Width, rows.Height, rows.Format, rows.NumChannels};
+        CUarray array;
+        const CUresult result = cuArrayCreate(&array, &plane);
+        piece->handle = reinterpret_cast<uint64_t>(array);
+        return result;
+      },
+      [](const Piece& piece) { return cuArrayDestroy(reinterpret_cast<CUarray>(piece.handle)); }}},
+    {"cuArray3DCreate",
+     {[](uint64_t bytes, Piece* piece) {
+        CUDA_ARRAY3D_DESCRIPTOR rows = rows_of_2_mib(bytes);
+        rows.Width /= 4;
+        rows.Depth = 4;
+        CUarray array;
+        const CUresult result = cuArray3DCreate(&array, &rows);
+        piece->handle = reinterpret_cast<uint64_t>(array);
+        return result;
+      },
+      [](const Piece& piece) { return cuArrayDestroy(reinterpret_cast<CUarray>(piece.handle)); }}},
     {"cuMipmappedArrayCreate",
      {[](uint64_t bytes, Piece* piece) {
         const CUDA_ARRAY3D_DESCRIPTOR rows = rows_of_2_mib(bytes);

@@ -61,7 +61,8 @@ TEST(AddressTable, costs_at_most_64_bytes_an_allocation_when_many_live) {
   double worst = 0;
   for (; count < 200'000; count++) {
     ASSERT_TRUE(table.insert(address(count * 4096), count));
-    if (count > 1'000) worst = std::max(worst, static_cast<double>(table.mapped_bytes()) / static_cast<double>(count));
+    if (count > 1'000)
+      worst = std::max(worst, static_cast<double>(table.mapped_bytes()) / static_cast<double>(count));
   }
   // Right after it has grown; the pages of a new table are not there before they are used.
   EXPECT_LT(worst, 16 * (1 + 4) * 1.34);
@@ -88,7 +89,8 @@ TEST(AddressTable, forgets) {
   EXPECT_TRUE(table.insert(address(1), 5));
 }
 
-// Each key belongs to one thread at a time, as addresses do; takers compete for keys that a third thread put in.
+// Each key belongs to one thread at a time, as addresses do; takers compete for keys that a third thread put
+// in.
 TEST(AddressTable, serves_threads_that_insert_and_take_at_once) {
   constexpr int kThreads = 8;
   constexpr uint64_t kKeys = 2'000;

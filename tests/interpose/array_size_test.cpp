@@ -5,8 +5,8 @@
 
 namespace {
 
-CUDA_ARRAY3D_DESCRIPTOR array(size_t width, size_t height, size_t depth, CUarray_format format, unsigned channels,
-                              unsigned flags = 0) {
+CUDA_ARRAY3D_DESCRIPTOR array(size_t width, size_t height, size_t depth, CUarray_format format,
+                              unsigned channels, unsigned flags = 0) {
   return {width, height, depth, format, channels, flags};
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// ways_in WAY [FILE]: comes to the driver by one way and says what it got, a line each. The test compares the lines
-// of a run with the preload to those without.
+// ways_in WAY [FILE]: comes to the driver by one way and says what it got, a line each. The test compares the
+// lines of a run with the preload to those without.
 #include <dlfcn.h>
 #include <link.h>
 
@@ -102,11 +102,12 @@ int by_get_proc_address() {
   if (handle == nullptr) return 1;
   auto* v2 = reinterpret_cast<GetProcAddressV2*>(dlsym(handle, "cuGetProcAddress_v2"));
   auto* v1 = reinterpret_cast<GetProcAddress*>(dlsym(handle, "cuGetProcAddress"));
-  for (const char* name : {"cuInit", "cuMemAlloc", "cuCtxCreate", "cuLaunchKernel", "cuMemcpy", "cuGetProcAddress",
-                           "cuMemFreeAsync", "cuNoSuchFunction", ""}) {
+  for (const char* name : {"cuInit", "cuMemAlloc", "cuCtxCreate", "cuLaunchKernel", "cuMemcpy",
+                           "cuGetProcAddress", "cuMemFreeAsync", "cuNoSuchFunction", ""}) {
     for (const int version : {2000, 3020, 4000, 7000, 11030, 11040, 11070, 12000, 12050, 13000}) {
       for (const uint64_t flags : {0, 1, 2}) {
-        const std::string what = std::string(name) + " " + std::to_string(version) + " " + std::to_string(flags);
+        const std::string what =
+            std::string(name) + " " + std::to_string(version) + " " + std::to_string(flags);
         void* function = nullptr;
         int status = -1;
         printf("%d %d ", v2(name, &function, version, flags, &status), status);

@@ -99,6 +99,12 @@ class WaysInTest(unittest.TestCase):
         output = self.both("get_proc_address")
         self.assertNotIn("cuCtxCreate_v4", output)
 
+    def test_functions_newer_than_the_table_are_the_drivers(self):
+        path = str(BUILD.directory / "lib/newer_driver")
+        for preload in (False, True):
+            output = self.outside(program=BUILD.tests / "needs_newer_driver", preload=preload, LD_LIBRARY_PATH=path)
+            self.assertEqual(output, "cuInit 0\nlinked: 2\nlooked up: 3\n")
+
     # --- Where there is no driver
 
     def outside(self, *arguments, program=WAYS_IN, preload=True, **variables):

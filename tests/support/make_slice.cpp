@@ -2,8 +2,8 @@
 //
 // make_slice DIRECTORY MEMORY_MIB [GPU_INDEX...]
 //
-// Makes a slice directory as a broker would, with its gate open, and leaves: a slice without a broker, for tests.
-// GPUs are those of the NVML that it finds (by default the first one); each gives MEMORY_MIB.
+// Makes a slice directory as a broker would, with its gate open, and leaves: a slice without a broker, for
+// tests. GPUs are those of the NVML that it finds (by default the first one); each gives MEMORY_MIB.
 #include <dlfcn.h>
 #include <nvml.h>
 #include <sys/stat.h>
@@ -36,7 +36,8 @@ Function* find(void* library, const char* name) {
 
 shm::GpuTerms terms_of(void* nvml, unsigned index, uint64_t quota_bytes) {
   nvmlDevice_t device;
-  if (find<decltype(nvmlDeviceGetHandleByIndex_v2)>(nvml, "nvmlDeviceGetHandleByIndex_v2")(index, &device) != 0) {
+  if (find<decltype(nvmlDeviceGetHandleByIndex_v2)>(nvml, "nvmlDeviceGetHandleByIndex_v2")(index, &device) !=
+      0) {
     fail("no GPU " + std::to_string(index));
   }
   char uuid[96];
@@ -69,8 +70,8 @@ int main(int argc, char** argv) {
   }
   if (mkdir(argv[1], 0755) != 0 && errno != EEXIST) fail(std::string(argv[1]) + ": " + strerror(errno));
   const char* slash = strrchr(argv[1], '/');
-  const shm::SliceTerms terms = {slash != nullptr ? slash + 1 : argv[1], gpus.data(), static_cast<int>(gpus.size()),
-                                 100, 100, 0};
+  const shm::SliceTerms terms = {
+      slash != nullptr ? slash + 1 : argv[1], gpus.data(), static_cast<int>(gpus.size()), 100, 100, 0};
   shm::Limits* limits;
   shm::State* state;
   if (!shm::create(argv[1], terms, &limits, &state)) fail(std::string(argv[1]) + ": " + strerror(errno));
