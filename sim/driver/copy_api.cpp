@@ -104,7 +104,10 @@ CUDA_MEMCPY3D with_array(CUarray array, size_t offset, CUdeviceptr other, const 
 CUresult copy_async(const CUDA_MEMCPY3D& copy, CUstream handle) {
   CUstream_st* stream;
   if (CUresult error = find_stream(handle, &stream)) return error;
-  if (CUresult error = check_copy(copy)) return error;
+  // In a capture, memory may be meant that exists only once the graph runs.
+  if (!stream->capturing) {
+    if (CUresult error = check_copy(copy)) return error;
+  }
   return perform(stream, CopyMemory{copy});
 }
 
@@ -129,7 +132,8 @@ CUresult set_async(const CUDA_MEMSET_NODE_PARAMS_v2& set, CUstream handle) {
   const uint64_t row_bytes = uint64_t{set.width} * set.elementSize;
   const uint64_t extent = row_bytes + (set.height - 1) * set.pitch;
   if (set.height > 1 && set.pitch < row_bytes) return CUDA_ERROR_INVALID_VALUE;
-  if (set.dst % set.elementSize != 0 || !is_known_memory(set.dst, extent)) return CUDA_ERROR_INVALID_VALUE;
+  if (set.dst % set.elementSize != 0) return CUDA_ERROR_INVALID_VALUE;
+  if (!stream->capturing && !is_known_memory(set.dst, extent)) return CUDA_ERROR_INVALID_VALUE;
   return perform(stream, SetMemory{set});
 }
 

@@ -86,13 +86,16 @@ CUresult allocate(CUmemoryPool pool, uint64_t bytes, CUdeviceptr* result) {
     std::unique_lock lock(pool->mutex);
     address = pool->heap.allocate(backing);
     if (address == 0) {
-      const uint64_t chunk = round_up(backing, kChunk);
+      uint64_t chunk = round_up(backing, kChunk);
       if (pool->props.maxSize != 0 && pool->reserved_bytes + chunk > round_up(pool->props.maxSize, kChunk)) {
         return CUDA_ERROR_OUT_OF_MEMORY;
       }
       // Taking memory may trim pools, this one included.
       lock.unlock();
-      if (!take_device_memory(pool->device, chunk)) return CUDA_ERROR_OUT_OF_MEMORY;
+      if (!take_device_memory(pool->device, chunk)) {
+        chunk = round_up(backing, kGranule);  // the last of the device, without anything to spare
+        if (!take_device_memory(pool->device, chunk)) return CUDA_ERROR_OUT_OF_MEMORY;
+      }
       const uint64_t base = arena_allocate(chunk);
       if (base == 0) {
         give_device_memory(pool->device, chunk);

@@ -221,6 +221,24 @@ TEST_F(Capture, an_event_of_a_capture_has_no_state_to_ask_for) {
   EXPECT_EQ(cuStreamEndCapture(stream, &graph), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
 }
 
+TEST_F(Capture, memory_that_a_capture_allocates_can_be_used_in_it) {
+  CUstream stream = make_stream();
+  CUdeviceptr memory, kept;
+  CUgraph graph;
+  unsigned char seen = 0;
+  ASSERT_OK(cuMemAlloc_v2(&kept, 64));
+  ASSERT_OK(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+  ASSERT_OK(cuMemAllocAsync(&memory, 64 * kMiB, stream));
+  ASSERT_OK(cuMemsetD8Async(memory, 6, 64, stream));
+  ASSERT_OK(cuMemcpyDtoDAsync_v2(kept, memory, 64, stream));
+  ASSERT_OK(cuMemFreeAsync(memory, stream));
+  ASSERT_OK(cuStreamEndCapture(stream, &graph));
+  ASSERT_OK(cuGraphLaunch(instantiate(graph), stream));
+  ASSERT_OK(cuStreamSynchronize(stream));
+  ASSERT_OK(cuMemcpyDtoH_v2(&seen, kept, 1));
+  EXPECT_EQ(seen, 6);
+}
+
 TEST_F(Capture, dependencies_can_be_read_and_set) {
   CUstream stream = make_stream();
   CUgraph graph, end;

@@ -150,6 +150,14 @@ TEST_F(Memory, a_pool_keeps_up_to_its_threshold_until_the_device_is_full) {
   EXPECT_EQ(free_bytes(), before);
 }
 
+TEST_F(Memory, a_pool_takes_the_last_granules_of_a_device) {
+  CUstream stream = make_stream();
+  CUdeviceptr most, memory;
+  ASSERT_OK(cuMemAlloc_v2(&most, (free_bytes() - 8 * kMiB) / kGranule * kGranule));
+  EXPECT_OK(cuMemAllocAsync(&memory, 5 * kMiB, stream));
+  EXPECT_EQ(cuMemAllocAsync(&memory, 5 * kMiB, stream), CUDA_ERROR_OUT_OF_MEMORY);
+}
+
 class Vmm : public Driver {
  protected:
   CUmemGenericAllocationHandle create(size_t bytes,
