@@ -53,6 +53,7 @@ bool AddressTable::insert(uint64_t key, uint64_t value) {
 }
 
 bool AddressTable::find(uint64_t key, uint64_t* value) const {
+  if (key <= kBusy) return false;  // never a key: it would match entries that are free or claimed
   for (int table = used_.load(std::memory_order_acquire) - 1; table >= 0; table--) {
     Entry* const base = tables_[table].load(std::memory_order_acquire);
     const size_t mask = entries(table) - 1;
@@ -71,6 +72,7 @@ bool AddressTable::find(uint64_t key, uint64_t* value) const {
 }
 
 bool AddressTable::take(uint64_t key, uint64_t* value) {
+  if (key <= kBusy) return false;
   for (int table = used_.load(std::memory_order_acquire) - 1; table >= 0; table--) {
     Entry* const base = tables_[table].load(std::memory_order_acquire);
     const size_t mask = entries(table) - 1;

@@ -23,7 +23,7 @@ class AddressTable {
 
   // Preconditions: key > 1, and absent. false: no memory for a further table.
   bool insert(uint64_t key, uint64_t value);
-  bool find(uint64_t key, uint64_t* value) const;
+  bool find(uint64_t key, uint64_t* value) const;  // any key may be asked for
   // Removes the key and returns its value: of several threads that try, one succeeds.
   bool take(uint64_t key, uint64_t* value);
 

@@ -26,5 +26,12 @@ int main() {
   MUST(free_bytes() == with_it + 64 * kMiB);
   MUST(cuMemFree(pointer) != CUDA_SUCCESS);
   MUST(free_bytes() == with_it + 64 * kMiB);
+
+  // Nothing is freed as often as nullptr.
+  for (int i = 0; i < 1000; i++) OK(cuMemFree(0));
+  OK(cuMemAlloc(&pointer, 64 * kMiB));
+  for (int i = 0; i < 1000; i++) OK(cuMemFree(0));
+  MUST(free_bytes() == with_it);
+  OK(cuMemFree(pointer));
   return finish();
 }

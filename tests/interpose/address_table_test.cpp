@@ -31,6 +31,17 @@ TEST(AddressTable, knows_what_it_was_told_and_nothing_else) {
   EXPECT_EQ(value, 22u);
 }
 
+TEST(AddressTable, has_no_entry_for_null) {
+  AddressTable table;
+  uint64_t value;
+  for (uint64_t i = 1; i < 100; i++) ASSERT_TRUE(table.insert(address(i), i));
+  for (uint64_t i = 1; i < 50; i++) ASSERT_TRUE(table.take(address(i), &value));
+  for (const uint64_t key : {0, 1}) {
+    EXPECT_FALSE(table.find(key, &value));
+    EXPECT_FALSE(table.take(key, &value));
+  }
+}
+
 TEST(AddressTable, agrees_with_a_map_over_a_long_random_life) {
   AddressTable table;
   std::unordered_map<uint64_t, uint64_t> truth;

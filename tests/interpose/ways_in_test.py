@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Whatever way a program comes to the driver, it finds our hooks, and else what it would have found without us:
-ways_in_test.py BUILD_DIR"""
+"""Whatever way a program comes to the driver, it finds our hooks, and else what it would have found without
+us: ways_in_test.py BUILD_DIR"""
 
 import os
 import pathlib
@@ -33,7 +33,7 @@ class WaysInTest(unittest.TestCase):
         self.addCleanup(self.node.__exit__)
 
     def both(self, *arguments, program=WAYS_IN):
-        """The output with the preload, after a look that it is the same without, but for whose functions they are."""
+        """The output with the preload, which has to be that without, but for whose functions they are."""
         plain = self.node.run(program, *arguments, preload=False)
         ours = self.node.run(program, *arguments)
         self.assertEqual(without_owner(plain.stdout), without_owner(ours.stdout))
@@ -102,7 +102,8 @@ class WaysInTest(unittest.TestCase):
     def test_functions_newer_than_the_table_are_the_drivers(self):
         path = str(BUILD.directory / "lib/newer_driver")
         for preload in (False, True):
-            output = self.outside(program=BUILD.tests / "needs_newer_driver", preload=preload, LD_LIBRARY_PATH=path)
+            output = self.outside(program=BUILD.tests / "needs_newer_driver", preload=preload,
+                                  LD_LIBRARY_PATH=path)
             self.assertEqual(output, "cuInit 0\nlinked: 2\nlooked up: 3\n")
 
     # --- Where there is no driver
@@ -111,13 +112,15 @@ class WaysInTest(unittest.TestCase):
         environment = {**os.environ, **variables}
         if preload:
             environment["LD_PRELOAD"] = BUILD.preload
-        run = subprocess.run([str(program), *map(str, arguments)], env=environment, text=True, capture_output=True)
+        command = [str(program), *map(str, arguments)]
+        run = subprocess.run(command, env=environment, text=True, capture_output=True)
         self.assertEqual(run.stderr, "")
         return run.stdout
 
     @unittest.skipIf(shutil.which("nvidia-smi"), "this machine has a real driver")
     def test_opening_it_fails_in_the_same_words_where_there_is_none(self):
-        for file in ("libcuda.so.1", "libcuda.so", "/no/such/libcuda.so.1", "libcuda.so.550.54.14", "libnvidia-ml.so.1"):
+        for file in ("libcuda.so.1", "libcuda.so", "/no/such/libcuda.so.1", "libcuda.so.550.54.14",
+                     "libnvidia-ml.so.1"):
             plain = self.outside("dlopen", file, preload=False)
             self.assertIn("fails", plain)
             self.assertEqual(self.outside("dlopen", file), plain)

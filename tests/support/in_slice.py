@@ -18,7 +18,8 @@ import tempfile
 class Build:
     def __init__(self, directory):
         self.directory = pathlib.Path(directory).resolve()
-        self.libraries = [self.directory / "lib" / name for name in ("libcuslice-cuda.so", "libcuslice-nvml.so")]
+        names = ("libcuslice-cuda.so", "libcuslice-nvml.so")
+        self.libraries = [self.directory / "lib" / name for name in names]
         self.simgpu = self.directory / "bin/simgpu"
         self.tests = self.directory / "bin/tests"
 
@@ -48,7 +49,8 @@ class Node:
     def make_slice(self, name, memory_mib, *gpus):
         """The directory of a new slice."""
         directory = self.directory / name
-        subprocess.run(self.command(self.build.tests / "make_slice", directory, memory_mib, *gpus), check=True)
+        make_slice = self.build.tests / "make_slice"
+        subprocess.run(self.command(make_slice, directory, memory_mib, *gpus), check=True)
         return directory
 
     def environment(self, slices=(), **more):
@@ -60,8 +62,8 @@ class Node:
 
     def run(self, *program, slices=(), preload=True, timeout=60, **more):
         """Runs a program to its end; stdout and stderr apart, as text."""
-        return subprocess.run(self.command(*self.with_preload(preload, program)), text=True, capture_output=True,
-                              env=self.environment(slices, **more), timeout=timeout)
+        return subprocess.run(self.command(*self.with_preload(preload, program)), text=True,
+                              capture_output=True, env=self.environment(slices, **more), timeout=timeout)
 
     def start(self, *program, slices=(), preload=True, **more):
         return subprocess.Popen(self.command(*self.with_preload(preload, program)), text=True,

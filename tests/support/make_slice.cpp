@@ -76,6 +76,6 @@ int main(int argc, char** argv) {
   shm::State* state;
   if (!shm::create(argv[1], terms, &limits, &state)) fail(std::string(argv[1]) + ": " + strerror(errno));
   limits->gate.mode = shm::kOpen;
-  limits->gate.gate = shm::kGateOpen | 1;
+  limits->gate.gate = shm::gate_word(shm::kGateOpen, 1);
   return 0;
 }
