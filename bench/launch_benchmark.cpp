@@ -103,7 +103,7 @@ class Slice {
  private:
   void set(shm::GateMode mode, uint64_t flag) {
     limits_->gate.mode = mode;
-    limits_->gate.gate = flag | ++epoch_;
+    limits_->gate.gate = shm::gate_word(flag, ++epoch_);
     limits_->gate.grant.fetch_add(1);
   }
 

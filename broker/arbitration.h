@@ -31,7 +31,7 @@ class Arbitration {
  public:
   struct Settings {
     limiter::Arbiter::Settings arbiter;
-    uint64_t run_ahead_ns = 1'000'000;
+    uint64_t run_ahead_ns = 2'000'000;
   };
 
   Arbitration(const Settings& settings, std::function<void(limiter::SliceKey)> on_processes_changed,

@@ -10,8 +10,9 @@ namespace {
 // reads `grant` before `mode` and sleeps on the value it read, so `grant` is changed last.
 void publish(shm::Gate& gate, shm::GateMode mode) {
   gate.mode.store(mode, std::memory_order_release);
-  const uint64_t epoch = (gate.gate.load(std::memory_order_relaxed) + 1) & (shm::kGateShut - 1);
-  gate.gate.store((mode == shm::kOpen ? shm::kGateOpen : shm::kGateShut) | epoch, std::memory_order_release);
+  const uint64_t epoch = shm::gate_epoch(gate.gate.load(std::memory_order_relaxed)) + 1;
+  const uint64_t flag = mode == shm::kOpen ? shm::kGateOpen : shm::kGateShut;
+  gate.gate.store(shm::gate_word(flag, epoch), std::memory_order_release);
   gate.grant.fetch_add(1, std::memory_order_seq_cst);
   futex_wake(gate.grant);
 }
@@ -41,7 +42,8 @@ void write_gate(shm::Gate& gate, const limiter::Command& command, uint64_t run_a
   gate.run_ahead_ns.store(run_ahead_ns, std::memory_order_relaxed);
   gate.others_wait.store(command.others_wait ? 1 : 0, std::memory_order_relaxed);
   gate.deadline_ns.store(deadline_ns, std::memory_order_relaxed);
-  if (new_turn) gate.turn.fetch_add(1, std::memory_order_relaxed);
+  // release: who sees the new turn sees its deadline.
+  if (new_turn) gate.turn.fetch_add(1, std::memory_order_release);
   publish(gate, mode);
 }
 

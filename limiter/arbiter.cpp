@@ -146,7 +146,7 @@ bool Arbiter::others_want(const Slice& slice) const {
 bool Arbiter::alone(const Slice& slice) const {
   return std::none_of(slices_.begin(), slices_.end(), [&](const auto& entry) {
     const Slice& other = entry.second;
-    return &other != &slice && other.seen.contexts > 0 && other.overlaps(slice);
+    return &other != &slice && other.overlaps(slice);
   });
 }
 

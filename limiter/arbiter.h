@@ -23,8 +23,10 @@
 //  queue
 //    behind the last kernel.
 //
-// Without a contest a slice has a turn until further notice and is charged the GPU time of its finished work;
-// alone on its GPUs and without a cap, its gate is open and nothing is counted.
+// Without a contest a slice has a turn until further notice and is charged the GPU time of its finished work.
+// Only a slice that shares its GPUs with no other, and has no cap, has an open gate, where nothing is
+// counted: a process may queue a thousand kernels through one, and a slice that came to the GPU then would
+// have to sit them out.
 //
 // A cap is a bucket that fills at the cap's rate, starts empty and holds one quantum.
 //

@@ -66,29 +66,35 @@ enum SliceFlag : uint32_t {
 // The word that every launch reads, alone on its line; it changes when a gate opens or closes, never per
 // launch.
 //
-//   gate = kGateOpen | epoch     launches go straight to the driver; a stream's first launch of an epoch is
-//   noted gate = kGateShut | epoch     launches take the slow path, which reads `mode`
+//   gate_word(kGateOpen, epoch)  launches go straight to the driver; a stream's first launch of an epoch is
+//   noted gate_word(kGateShut, epoch)  launches take the slow path, which reads `mode`
 //
+// The epoch lies above the bits of any address, so that a stream's handle xor the word is never another's.
 // `grant` is the futex word that waiting launches sleep on; it is incremented at every change of this line.
 struct Gate {
   Shared<uint64_t> gate;
   Shared<uint32_t> grant;
-  Shared<uint32_t> mode;         // GateMode
-  Shared<uint64_t> deadline_ns;  // kTurn: end of the turn; kNoDeadline: until further notice
-  Shared<uint32_t> turn;         // number of the turn; a new one for each grant
-  Shared<uint32_t>
-      others_wait;  // 1: another slice wants this GPU, or this one is capped: tell at once when drained
+  Shared<uint32_t> mode;          // GateMode
+  Shared<uint64_t> deadline_ns;   // kTurn: end of the turn; kNoDeadline: until further notice
+  Shared<uint32_t> turn;          // number of the turn; a new one for each grant
+  Shared<uint32_t> others_wait;   // 1: tell the broker at once when drained
   Shared<uint64_t> run_ahead_ns;  // work that may be outstanding in a turn
   uint64_t reserved[3];
 };
 
 constexpr uint64_t kGateOpen = 1ull << 63;
 constexpr uint64_t kGateShut = 1ull << 62;
+constexpr int kGateEpochShift = 48;
+constexpr uint64_t kGateEpochMask = 0xfff;
+constexpr uint64_t gate_word(uint64_t flag, uint64_t epoch) {
+  return flag | (epoch & kGateEpochMask) << kGateEpochShift;
+}
+constexpr uint64_t gate_epoch(uint64_t word) { return word >> kGateEpochShift & kGateEpochMask; }
 constexpr uint64_t kNoDeadline = ~0ull;
 
 enum GateMode : uint32_t {
   kParked = 0,   // no turn: a launch rings the doorbell and waits
-  kOpen = 1,     // the only slice with a context on its GPUs and no cap: everything passes
+  kOpen = 1,     // shares its GPUs with no other slice and has no cap: everything passes
   kTurn = 2,     // holds the turn: launches pass within run_ahead_ns of outstanding work, until deadline_ns
   kBlocked = 3,  // nothing is launched (policy `block`, quarantine)
 };

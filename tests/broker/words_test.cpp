@@ -28,10 +28,10 @@ class GateLineTest : public testing::Test {
 
 TEST_F(GateLineTest, each_change_is_a_new_epoch_and_grant) {
   write(Mode::kOpen);
-  EXPECT_EQ(gate_.gate.load(), shm::kGateOpen | 1);
+  EXPECT_EQ(gate_.gate.load(), shm::gate_word(shm::kGateOpen, 1));
   EXPECT_EQ(gate_.grant.load(), 1u);
   write(Mode::kTurn, 100);
-  EXPECT_EQ(gate_.gate.load(), shm::kGateShut | 2);
+  EXPECT_EQ(gate_.gate.load(), shm::gate_word(shm::kGateShut, 2));
   EXPECT_EQ(gate_.grant.load(), 2u);
   EXPECT_EQ(gate_.mode.load(), shm::kTurn);
   EXPECT_EQ(gate_.deadline_ns.load(), 100u);
@@ -56,7 +56,7 @@ TEST_F(GateLineTest, a_blocked_gate_is_shut) {
   write(Mode::kOpen);
   broker::block_gate(gate_);
   EXPECT_EQ(gate_.mode.load(), shm::kBlocked);
-  EXPECT_EQ(gate_.gate.load(), shm::kGateShut | 2);
+  EXPECT_EQ(gate_.gate.load(), shm::gate_word(shm::kGateShut, 2));
 }
 
 class WorkSumTest : public testing::Test {

@@ -145,7 +145,7 @@ class GateTest : public testing::Test {
 
   void publish(shm::GateMode mode, uint64_t flag) {
     limits_->gate.mode = mode;
-    limits_->gate.gate = flag | ++epoch_;
+    limits_->gate.gate = shm::gate_word(flag, ++epoch_);
     limits_->gate.grant.fetch_add(1);
     syscall(SYS_futex, &limits_->gate.grant, FUTEX_WAKE, INT32_MAX, nullptr, nullptr, 0);
   }
