@@ -190,3 +190,19 @@ SIM_API(cuSurfObjectCreate)(CUsurfObject* object, const CUDA_RESOURCE_DESC* reso
   return CUDA_SUCCESS;
 }
 SIM_API(cuSurfObjectDestroy)(CUsurfObject) { return sim::ready(); }
+
+// A tensor map describes memory to a kernel's copy engine; it is opaque, and nothing reads it here.
+SIM_API(cuTensorMapEncodeTiled)
+(CUtensorMap* map, CUtensorMapDataType, cuuint32_t rank, void* address, const cuuint64_t*, const cuuint64_t*,
+ const cuuint32_t*, const cuuint32_t*, CUtensorMapInterleave, CUtensorMapSwizzle, CUtensorMapL2promotion,
+ CUtensorMapFloatOOBfill) {
+  if (map == nullptr || address == nullptr || rank == 0 || rank > 5) return CUDA_ERROR_INVALID_VALUE;
+  *map = {};
+  map->opaque[0] = reinterpret_cast<cuuint64_t>(address);
+  return CUDA_SUCCESS;
+}
+SIM_API(cuTensorMapReplaceAddress)(CUtensorMap* map, void* address) {
+  if (map == nullptr || address == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  map->opaque[0] = reinterpret_cast<cuuint64_t>(address);
+  return CUDA_SUCCESS;
+}

@@ -349,3 +349,26 @@ SIM_API(cuStreamBatchMemOp_v2)
   }
   return CUDA_SUCCESS;
 }
+
+// The first forms of these differ in nothing that is simulated.
+SIM_API(cuStreamWriteValue32)(CUstream stream, CUdeviceptr to, cuuint32_t value, unsigned flags) {
+  return sim_cuStreamWriteValue32_v2(stream, to, value, flags);
+}
+SIM_API(cuStreamWriteValue64)(CUstream stream, CUdeviceptr to, cuuint64_t value, unsigned flags) {
+  return sim_cuStreamWriteValue64_v2(stream, to, value, flags);
+}
+SIM_API(cuStreamWaitValue32)(CUstream stream, CUdeviceptr at, cuuint32_t value, unsigned flags) {
+  return sim_cuStreamWaitValue32_v2(stream, at, value, flags);
+}
+SIM_API(cuStreamWaitValue64)(CUstream stream, CUdeviceptr at, cuuint64_t value, unsigned flags) {
+  return sim_cuStreamWaitValue64_v2(stream, at, value, flags);
+}
+SIM_API(cuStreamBatchMemOp)
+(CUstream stream, unsigned count, CUstreamBatchMemOpParams* operations, unsigned flags) {
+  return sim_cuStreamBatchMemOp_v2(stream, count, operations, flags);
+}
+
+SIM_API(cuMemcpyWithAttributesAsync)
+(CUdeviceptr to, CUdeviceptr from, size_t bytes, CUmemcpyAttributes*, CUstream stream) {
+  return sim_cuMemcpyAsync(to, from, bytes, stream);
+}

@@ -145,6 +145,30 @@ SIM_API(cuDeviceTotalMem_v2)(size_t* bytes, CUdevice device) {
   return CUDA_SUCCESS;
 }
 
+SIM_API(cuDeviceComputeCapability)(int* major, int* minor, CUdevice device) {
+  if (CUresult error = sim::check_device(device)) return error;
+  if (major == nullptr || minor == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  *major = sim::device_model(device).cc_major;
+  *minor = sim::device_model(device).cc_minor;
+  return CUDA_SUCCESS;
+}
+
+SIM_API(cuDeviceGetProperties)(CUdevprop* properties, CUdevice device) {
+  if (CUresult error = sim::check_device(device)) return error;
+  if (properties == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  *properties = {1024,
+                 {1024, 1024, 64},
+                 {2147483647, 65535, 65535},
+                 48 << 10,
+                 64 << 10,
+                 32,
+                 2147483647,
+                 65536,
+                 sim::device_model(device).clock_khz,
+                 512};
+  return CUDA_SUCCESS;
+}
+
 SIM_API(cuDeviceGetUuid)(CUuuid* uuid, CUdevice device) {
   if (CUresult error = sim::check_device(device)) return error;
   if (uuid == nullptr) return CUDA_ERROR_INVALID_VALUE;

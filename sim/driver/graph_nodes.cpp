@@ -211,6 +211,11 @@ SIM_API(cuGraphAddNode_v2)
  CUgraphNodeParams* params) {
   return sim::add_any(result, graph, dependencies, count, params);
 }
+SIM_API(cuGraphAddNode_v3)
+(CUgraphNode* result, CUgraph graph, const CUgraphNode* dependencies, const CUgraphEdgeData*, size_t count,
+ CUgraphNodeParams* params) {
+  return sim::add_any(result, graph, dependencies, count, params);
+}
 SIM_API(cuGraphAddNode)
 (CUgraphNode* result, CUgraph graph, const CUgraphNode* dependencies, size_t count,
  CUgraphNodeParams* params) {
@@ -348,4 +353,7 @@ SIM_API(cuGraphNodeSetParams)(CUgraphNode node, CUgraphNodeParams* params) {
   if (node == nullptr || params == nullptr || params->type != node->type) return CUDA_ERROR_INVALID_VALUE;
   if (params->type == CU_GRAPH_NODE_TYPE_KERNEL) return sim::set_kernel(node, params->kernel);
   return sim::action_of(*params, &node->action);
+}
+SIM_API(cuGraphNodeSetParams_v2)(CUgraphNode node, CUgraphNodeParams* params) {
+  return sim_cuGraphNodeSetParams(node, params);
 }
