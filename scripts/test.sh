@@ -49,7 +49,7 @@ set +a
 
 if $sanitize; then
   for preset in asan tsan; do
-    scripts/build.sh "$preset"
+    scripts/build.sh "$preset" unit_tests
     run_tests "$preset" -L '^unit$'
   done
   exit 0
