@@ -36,6 +36,20 @@ CUresult instantiate(CUgraphExec* result, CUgraph graph, cuuint64_t flags) {
   return CUDA_SUCCESS;
 }
 
+// The graph that a plan would come from, for a launch that is captured: updates of the plan are in it.
+std::shared_ptr<CUgraph_st> graph_of(const GraphPlan& plan) {
+  auto graph = std::make_shared<CUgraph_st>();
+  std::vector<CUgraphNode> nodes;
+  for (const GraphStep& step : plan.steps) {
+    std::vector<CUgraphNode> dependencies;
+    for (const int dependency : step.after) dependencies.push_back(nodes[dependency]);
+    const Action action = step.enabled ? step.action : Action(Nothing{});
+    nodes.push_back(
+        add_node(graph.get(), node_type(action), action, dependencies.data(), dependencies.size()));
+  }
+  return graph;
+}
+
 bool same_shape(const GraphPlan& a, const GraphPlan& b) {
   return std::equal(a.steps.begin(), a.steps.end(), b.steps.begin(), b.steps.end(),
                     [](const GraphStep& x, const GraphStep& y) { return x.after == y.after; });
@@ -137,9 +151,9 @@ SIM_API(cuGraphLaunch)(CUgraphExec exec, CUstream handle) {
   CUstream_st* stream;
   if (CUresult error = sim::find_stream(handle, &stream)) return error;
   if (!sim::is_exec(exec)) return CUDA_ERROR_INVALID_VALUE;
-  if (CUresult error = sim::refuse_capturing(stream)) return error;
   if (CUresult error = sim::refuse_legacy_during_capture(stream)) return error;
   std::lock_guard lock(exec->mutex);
+  if (stream->capturing) return sim::capture_action(stream, sim::RunGraph{sim::graph_of(exec->plan)});
   const bool free_first = (exec->flags & CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH) != 0;
   if (CUresult error = sim::take_graph_memory(exec->plan, stream->context, free_first)) return error;
   sim::enqueue_plan(stream, exec->plan);

@@ -239,6 +239,23 @@ TEST_F(Capture, memory_that_a_capture_allocates_can_be_used_in_it) {
   EXPECT_EQ(seen, 6);
 }
 
+TEST_F(Capture, a_launched_graph_becomes_a_child) {
+  CUstream stream = make_stream();
+  CUgraph inner, outer;
+  ASSERT_OK(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+  ASSERT_OK(spin(2'000'000, stream));
+  ASSERT_OK(cuStreamEndCapture(stream, &inner));
+  CUgraphExec exec = instantiate(inner);
+  ASSERT_OK(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+  ASSERT_OK(cuGraphLaunch(exec, stream));
+  ASSERT_OK(cuGraphLaunch(exec, stream));
+  ASSERT_OK(cuStreamEndCapture(stream, &outer));
+  size_t nodes = 0;
+  ASSERT_OK(cuGraphGetNodes(outer, nullptr, &nodes));
+  EXPECT_EQ(nodes, 2u);
+  EXPECT_NEAR(launch_ms(instantiate(outer), stream), 4.0f, 0.2f);
+}
+
 TEST_F(Capture, dependencies_can_be_read_and_set) {
   CUstream stream = make_stream();
   CUgraph graph, end;
