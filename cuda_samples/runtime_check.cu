@@ -88,14 +88,16 @@ void check_memory_figures() {
   CHECK(cudaGetDeviceProperties(&properties, 0));
   say("free is below total", free_bytes < total_bytes);
   say("total agrees with properties", total_bytes == properties.totalGlobalMem);
+  // Others may take and give memory meanwhile, the driver itself included: half has to be seen.
+  constexpr size_t kTaken = 64 * samples::kMiB;
   void* memory = nullptr;
-  CHECK(cudaMalloc(&memory, 64 * samples::kMiB));
-  size_t free_then = 0;
+  CHECK(cudaMalloc(&memory, kTaken));
+  size_t free_then = 0, free_after = 0;
   CHECK(cudaMemGetInfo(&free_then, &total_bytes));
-  say("free sinks by what was taken", free_bytes - free_then >= 64 * samples::kMiB);
+  say("free sinks by what is taken", free_then + kTaken / 2 <= free_bytes);
   CHECK(cudaFree(memory));
-  CHECK(cudaMemGetInfo(&free_then, &total_bytes));
-  say("and rises again", free_then == free_bytes);
+  CHECK(cudaMemGetInfo(&free_after, &total_bytes));
+  say("and rises again", free_after >= free_then + kTaken / 2);
 }
 
 void check_memory() {
@@ -271,7 +273,8 @@ void check_launches() {
   say("threads that launched", static_cast<long long>(threads.size()));
 
   add_to<<<1, 4096>>>(words, 1);
-  say_error("a block that is too big", cudaPeekAtLastError());
+  // Which error it is depends on whether the runtime looks itself.
+  say("a block that is too big is refused", cudaGetLastError() != cudaSuccess);
   CHECK(cudaDeviceSynchronize());
   CHECK(cudaFree(words));
 }
