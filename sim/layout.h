@@ -26,7 +26,7 @@
 namespace sim {
 
 constexpr uint64_t kNodeMagic = 0x53494d4750554e44;  // "SIMGPUND"
-constexpr uint32_t kNodeVersion = 1;
+constexpr uint32_t kNodeVersion = 2;
 
 constexpr int kMaxProcesses = 1024;  // per device
 constexpr int kMaxAfter = 4;
@@ -89,6 +89,7 @@ struct Process {
   uint64_t start_time;  // of /proc/<pid>/stat, so that a reused pid is another process
   uint64_t image;       // random per execve
   uint64_t memory_bytes;
+  uint64_t managed_bytes;  // the part of memory_bytes that NVML does not list
   uint64_t contexts;
   uint64_t busy_ns;
   BusyHistory history;

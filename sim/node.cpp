@@ -104,6 +104,7 @@ int Node::own_process(LockedDevice& locked, bool make) {
   }
   Process& process = device.processes[free_entry];
   locked.journal.set(process.memory_bytes, 0);
+  locked.journal.set(process.managed_bytes, 0);
   locked.journal.set(process.contexts, 0);
   locked.journal.set(process.busy_ns, 0);
   process.history = {};
@@ -136,6 +137,7 @@ void Node::remove_process(LockedDevice& locked, int index) {
   }
   locked.journal.add(locked.device.used_bytes, -process.memory_bytes);
   locked.journal.set(process.memory_bytes, 0);
+  locked.journal.set(process.managed_bytes, 0);
   locked.journal.set(process.pid, 0);
   locked.engine.commit();
   locked.wake_sleepers();
@@ -162,22 +164,26 @@ bool Node::has_memory(LockedDevice& locked, uint64_t bytes) {
   return fits();
 }
 
-bool Node::take_memory(int device, uint64_t bytes) {
+bool Node::take_memory(int device, uint64_t bytes, Memory kind) {
   LockedDevice locked(*this, device, Sweep::kIfDue);
   if (!has_memory(locked, bytes)) return false;
-  const int process = own_process(locked, true);
-  if (process < 0) return false;
-  locked.journal.add(locked.device.processes[process].memory_bytes, bytes);
+  const int index = own_process(locked, true);
+  if (index < 0) return false;
+  Process& process = locked.device.processes[index];
+  if (kind == Memory::kManaged) locked.journal.add(process.managed_bytes, bytes);
+  locked.journal.add(process.memory_bytes, bytes);
   locked.journal.add(locked.device.used_bytes, bytes);
   return true;
 }
 
-void Node::give_memory(int device, uint64_t bytes) {
+void Node::give_memory(int device, uint64_t bytes, Memory kind) {
   LockedDevice locked(*this, device, Sweep::kIfDue);
   const int index = own_process(locked, false);
   if (index < 0) return;
   Process& process = locked.device.processes[index];
   bytes = std::min(bytes, process.memory_bytes - process.contexts * file_->settings.context_bytes);
+  if (kind == Memory::kManaged)
+    locked.journal.add(process.managed_bytes, -std::min(bytes, process.managed_bytes));
   locked.journal.add(process.memory_bytes, -bytes);
   locked.journal.add(locked.device.used_bytes, -bytes);
 }
@@ -255,8 +261,8 @@ int Node::processes(int device, ProcessUse* out, int capacity) {
   for (uint64_t i = 0; i < locked.device.process_end; ++i) {
     const Process& process = locked.device.processes[i];
     if (process.pid == 0 || process.contexts == 0) continue;
-    if (count < capacity)
-      out[count] = {static_cast<uint32_t>(process.pid), process.memory_bytes, process.busy_ns};
+    const uint64_t listed_bytes = process.memory_bytes - process.managed_bytes;
+    if (count < capacity) out[count] = {static_cast<uint32_t>(process.pid), listed_bytes, process.busy_ns};
     ++count;
   }
   return count;

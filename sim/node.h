@@ -105,8 +105,11 @@ class Node {
 
   // --- VRAM. Bytes are what the caller says (the driver rounds); exhaustion is over all processes of the
   // node.
-  bool take_memory(int device, uint64_t bytes);  // false: the device is full
-  void give_memory(int device, uint64_t bytes);  // of this process only; saturates
+  // Managed memory takes from the device, but NVML does not list it under the process.
+  enum class Memory : uint8_t { kListed, kManaged };
+  bool take_memory(int device, uint64_t bytes, Memory kind = Memory::kListed);  // false: the device is full
+  void give_memory(int device, uint64_t bytes,
+                   Memory kind = Memory::kListed);  // of this process only; saturates
   MemoryInfo memory(int device);
 
   // --- Contexts. A context takes settings().context_bytes and puts the process into NVML's list at once.

@@ -139,29 +139,34 @@ bool may_touch(uint64_t address, uint64_t bytes) {
   return address != 0 && !in_arena(address) && !in_reserved_range(address);
 }
 
-bool take_device_memory(CUdevice device, uint64_t bytes) {
+bool take_device_memory(CUdevice device, uint64_t bytes, Node::Memory kind) {
   Node& node = Node::get();
-  if (node.take_memory(node_device(device), bytes)) return true;
-  return trim_unused_pool_memory(device) && node.take_memory(node_device(device), bytes);
+  if (node.take_memory(node_device(device), bytes, kind)) return true;
+  return trim_unused_pool_memory(device) && node.take_memory(node_device(device), bytes, kind);
 }
 
-void give_device_memory(CUdevice device, uint64_t bytes) {
-  Node::get().give_memory(node_device(device), bytes);
+void give_device_memory(CUdevice device, uint64_t bytes, Node::Memory kind) {
+  Node::get().give_memory(node_device(device), bytes, kind);
 }
 
 namespace {
 
 // Memory of a multiple of kGranule, taken from the device. 0: it is full.
-uint64_t allocate_granules(CUdevice device, uint64_t bytes) {
-  if (!take_device_memory(device, bytes)) return 0;
+uint64_t allocate_granules(CUdevice device, uint64_t bytes, Node::Memory kind = Node::Memory::kListed) {
+  if (!take_device_memory(device, bytes, kind)) return 0;
   const uint64_t address = arena_allocate(bytes);
-  if (address == 0) give_device_memory(device, bytes);
+  if (address == 0) give_device_memory(device, bytes, kind);
   return address;
 }
 
-void release_granules(CUdevice device, uint64_t address, uint64_t bytes) {
+void release_granules(CUdevice device, uint64_t address, uint64_t bytes,
+                      Node::Memory kind = Node::Memory::kListed) {
   arena_release(address, bytes);
-  give_device_memory(device, bytes);
+  give_device_memory(device, bytes, kind);
+}
+
+Node::Memory node_memory(Allocation::Kind kind) {
+  return kind == Allocation::Kind::kManaged ? Node::Memory::kManaged : Node::Memory::kListed;
 }
 
 uint64_t allocate_small(CUctx_st* context, uint64_t bytes) {
@@ -183,10 +188,11 @@ CUresult allocate_device_memory(CUctx_st* context, uint64_t bytes, Allocation::K
   allocation.kind = kind;
   allocation.device = context->device;
   allocation.context = context;
-  allocation.small = bytes <= kSmallLimit;
+  allocation.small = bytes <= kSmallLimit && kind != Allocation::Kind::kManaged;
   allocation.backing = round_up(bytes, allocation.small ? kSmallUnit : kGranule);
-  allocation.base = allocation.small ? allocate_small(context, allocation.backing)
-                                     : allocate_granules(context->device, allocation.backing);
+  allocation.base = allocation.small
+                        ? allocate_small(context, allocation.backing)
+                        : allocate_granules(context->device, allocation.backing, node_memory(kind));
   if (allocation.base == 0) return CUDA_ERROR_OUT_OF_MEMORY;
   remember(allocation);
   *result = allocation.base;
@@ -216,7 +222,8 @@ void release_allocation(const Allocation& allocation) {
       if (!allocation.charged) {
         arena_release(allocation.base, allocation.backing);
       } else if (!allocation.small) {
-        release_granules(allocation.device, allocation.base, allocation.backing);
+        release_granules(allocation.device, allocation.base, allocation.backing,
+                         node_memory(allocation.kind));
       } else {
         CUctx_st* context = allocation.context;
         std::lock_guard lock(context->heap_mutex);

@@ -16,8 +16,8 @@ namespace sim {
 
 struct Allocation {
   enum class Kind : uint8_t {
-    kDevice,  // cuMemAlloc, cuMemAllocPitch; small ones lie in their context's heap
-    kManaged,
+    kDevice,      // cuMemAlloc, cuMemAllocPitch; small ones lie in their context's heap
+    kManaged,     // never small
     kPool,        // cuMemAllocAsync and its kin
     kGraph,       // a graph's allocation node, while it is allocated
     kModule,      // a __device__ variable
@@ -61,8 +61,8 @@ bool may_touch(uint64_t address, uint64_t bytes);
 bool is_known_memory(uint64_t address, uint64_t bytes);
 
 // Takes device memory; before it gives up, lets go of what pools hold without use, as the driver does.
-bool take_device_memory(CUdevice device, uint64_t bytes);
-void give_device_memory(CUdevice device, uint64_t bytes);
+bool take_device_memory(CUdevice device, uint64_t bytes, Node::Memory kind = Node::Memory::kListed);
+void give_device_memory(CUdevice device, uint64_t bytes, Node::Memory kind = Node::Memory::kListed);
 
 CUresult allocate_device_memory(CUctx_st* context, uint64_t bytes, Allocation::Kind kind,
                                 CUdeviceptr* result);

@@ -101,6 +101,22 @@ class NodeTest : public testing::Test {
   }
 };
 
+TEST_F(NodeTest, managed_memory_takes_from_the_device_and_is_not_listed_under_the_process) {
+  Node& node = Node::get();
+  const ContextId context = node.create_context(0);
+  const uint64_t context_bytes = node.settings().context_bytes;
+  ASSERT_TRUE(node.take_memory(0, kGiB, Node::Memory::kManaged));
+  ProcessUse use;
+  ASSERT_EQ(node.processes(0, &use, 1), 1);
+  EXPECT_EQ(use.used_bytes, context_bytes);
+  EXPECT_EQ(used_bytes(0), context_bytes + kGiB);
+  node.give_memory(0, kGiB, Node::Memory::kManaged);
+  ASSERT_EQ(node.processes(0, &use, 1), 1);
+  EXPECT_EQ(use.used_bytes, context_bytes);
+  node.destroy_context(context);
+  EXPECT_EQ(used_bytes(0), 0u);
+}
+
 TEST_F(NodeTest, memory_of_all_processes_exhausts_the_device) {
   Node& node = Node::get();
   const uint64_t total_bytes = node.memory(0).total_bytes;
