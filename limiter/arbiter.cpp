@@ -9,6 +9,7 @@ namespace limiter {
 namespace {
 
 constexpr uint64_t kNever = UINT64_MAX;
+constexpr uint64_t kLongestDrainNs = 3'600'000'000'000;
 
 template <typename Action>
 void for_each_gpu(uint64_t mask, Action action) {
@@ -33,8 +34,7 @@ struct Arbiter::Slice {
   uint64_t start_ns = 0;  // of the turn; charged from here
   uint64_t deadline_ns = kNever;
   uint64_t overdue_ns = 0;  // since when kOverdue
-  uint64_t late_ns =
-      0;  // by how much it drains later than it says, on average (context switches, bad estimates)
+  int64_t late_ns = 0;      // by how much it drains later than it says, on average; negative: earlier
   uint64_t waiting_since_ns = 0;
   double budget_ns = 0;  // of the cap
   uint64_t budget_at_ns = 0;
@@ -85,6 +85,7 @@ void Arbiter::observe(SliceKey key, const Observation& observation, uint64_t now
   slice.seen = observation;
   // Times from outside are not believed beyond the present.
   slice.seen.drained_ns = std::min(slice.seen.drained_ns, now_ns);
+  slice.seen.drain_expected_ns = std::min(slice.seen.drain_expected_ns, now_ns + kLongestDrainNs);
   // Less than before: a process has died and took its count with it.
   slice.occupied_charged_ns = std::min(slice.occupied_charged_ns, slice.seen.occupied_ns);
   if (!was_active && slice.active()) lift(slice);
@@ -182,17 +183,20 @@ uint64_t Arbiter::share_overlap(const Slice& slice, uint64_t end_ns) {
   return end_ns;
 }
 
+// Estimates are off in one direction for a while (context switches, kernels measured with their launch); a
+// successor that is woken by them would come too late, or run into the end of this turn.
 void Arbiter::learn_lateness(Slice& slice, uint64_t drained_ns) {
-  const uint64_t expected_ns = slice.seen.drain_expected_ns;
-  const uint64_t late_ns = drained_ns > expected_ns ? drained_ns - expected_ns : 0;
-  slice.late_ns = (7 * slice.late_ns + std::min(late_ns, settings_.quantum_ns)) / 8;
+  const int64_t limit_ns = static_cast<int64_t>(settings_.quantum_ns);
+  const int64_t late_ns = static_cast<int64_t>(drained_ns - slice.seen.drain_expected_ns);
+  slice.late_ns = (7 * slice.late_ns + std::clamp(late_ns, -limit_ns, limit_ns)) / 8;
 }
 
 void Arbiter::end_turn(Slice& slice, uint64_t end_ns) {
   if (slice.turn == Slice::Turn::kStanding) {
     charge_occupied(slice);
   } else if (slice.turn != Slice::Turn::kNone) {
-    if (slice.turn == Slice::Turn::kRunning && slice.seen.closing) learn_lateness(slice, end_ns);
+    if (slice.turn == Slice::Turn::kRunning && slice.seen.closing && !slice.seen.outstanding)
+      learn_lateness(slice, end_ns);
     const uint64_t turn_ns = held_until(slice, end_ns);
     charge(slice, held_until(slice, share_overlap(slice, end_ns)), turn_ns);
     if (end_ns > slice.deadline_ns + settings_.quantum_ns / 4) slice.account.overruns++;
@@ -293,7 +297,8 @@ void Arbiter::grant_turns(uint64_t now_ns) {
       busy_mask |= slice.terms.gpu_mask;
       continue;
     }
-    const uint64_t expected_ns = std::max(slice.seen.drain_expected_ns + slice.late_ns, now_ns);
+    const uint64_t expected_ns =
+        std::max(slice.seen.drain_expected_ns + static_cast<uint64_t>(slice.late_ns), now_ns);
     if (expected_ns - now_ns <= settings_.lead_ns) {
       draining.push_back({&slice, expected_ns});
     } else {

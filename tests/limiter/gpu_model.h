@@ -2,8 +2,9 @@
 //
 // A discrete-event model of one GPU, of slices that launch on it, and of the broker's loop around
 // limiter::Arbiter, on a fake clock. The GPU time-slices between contexts as the driver does without MPS;
-// slices follow the gate's protocol with exact estimates of their kernels; a sleeping slice notices a grant
-// `wake_ns` late. Seconds of GPU time take milliseconds, and a run is the same every time.
+// slices follow the gate's protocol with estimates of their kernels as good as they are set to be; a sleeping
+// slice notices a grant `wake_ns` late. Seconds of GPU time take milliseconds, and a run is the same every
+// time.
 #pragma once
 
 #include <algorithm>
@@ -151,10 +152,11 @@ struct Load {
   std::function<uint64_t()> kernel_ns;  // length of the next kernel
   bool synchronous = false;             // waits for each kernel, then for gap_ns, before the next launch
   uint64_t gap_ns = 0;
+  double estimate_factor = 1;  // how wrong the slice's estimates are
 };
 
 inline Load saturating(uint64_t kernel_ns) {
-  return {[kernel_ns] { return kernel_ns; }, false, 0};
+  return {[kernel_ns] { return kernel_ns; }};
 }
 inline Load launch_sync(uint64_t kernel_ns, uint64_t gap_ns) {
   return {[kernel_ns] { return kernel_ns; }, true, gap_ns};
@@ -176,6 +178,9 @@ class Tenant {
 
  private:
   friend class Node;
+  uint64_t estimated_ns() const {
+    return static_cast<uint64_t>(load_.estimate_factor * static_cast<double>(outstanding_ns_));
+  }
   void pump();
   void launch();
   void on_done(uint64_t kernel_ns);
@@ -199,7 +204,7 @@ class Node {
  public:
   struct Settings {
     uint64_t slice_ns = 2 * kMillisecond, switch_ns = 100 * kMicrosecond;
-    uint64_t wake_ns = 50 * kMicrosecond, launch_ns = 4 * kMicrosecond, run_ahead_ns = kMillisecond;
+    uint64_t wake_ns = 50 * kMicrosecond, launch_ns = 4 * kMicrosecond, run_ahead_ns = 2 * kMillisecond;
     int gpus = 1;
     limiter::Arbiter::Settings arbiter;
   };
@@ -295,7 +300,7 @@ inline void Tenant::apply(const limiter::Command& command) {
 
 inline void Tenant::wait(bool closing) {
   closing_ = closing;
-  drain_expected_ns_ = node_.clock.now_ns() + outstanding_ns_;
+  drain_expected_ns_ = node_.clock.now_ns() + estimated_ns();
   waiting_ = true;
   node_.ring();
 }
@@ -308,11 +313,11 @@ inline void Tenant::pump() {
   }
   if (told_.mode == limiter::Mode::kTurn) {
     const uint64_t now_ns = node_.clock.now_ns();
-    if (told_.deadline_ns != kNever && now_ns + outstanding_ns_ >= told_.deadline_ns) {
+    if (told_.deadline_ns != kNever && now_ns + estimated_ns() >= told_.deadline_ns) {
       wait(true);
       return;
     }
-    const bool fits = outstanding_ns_ + next_kernel_ns_ <= node_.settings.run_ahead_ns;
+    const bool fits = estimated_ns() + next_kernel_ns_ <= node_.settings.run_ahead_ns;
     if (!fits && outstanding_.size() >= 2) return;
   } else if (outstanding_.size() >= 64) {
     return;
