@@ -12,8 +12,8 @@ readonly kClientPins
 
 # The GL, EGL and VDPAU headers are what CUDA's own headers for them include.
 readonly kPackages=(
-  binutils clang clang-format clang-tidy cmake g++ git libbenchmark-dev libboost-dev libclang-rt-dev
-  libcli11-dev libegl-dev libelf-dev libgl-dev libgmock-dev libgrpc++-dev libgtest-dev libprotobuf-dev
+  binutils clang clang-format clang-tidy cmake g++ git libbenchmark-dev libclang-rt-dev
+  libcli11-dev libegl-dev libelf-dev libgl-dev libgmock-dev libgrpc++-dev libgtest-dev liblz4-dev libprotobuf-dev
   libspdlog-dev libvdpau-dev ninja-build nlohmann-json3-dev pkg-config procps protobuf-compiler
   protobuf-compiler-grpc python3 python3-venv valgrind
 )

@@ -4,11 +4,10 @@
 #include <elf.h>
 #include <gelf.h>
 #include <libelf.h>
+#include <lz4.h>
 
 #include <algorithm>
 #include <cstring>
-
-#include "sim/driver/lz4.h"
 
 namespace sim {
 namespace {
@@ -177,7 +176,12 @@ void read_ptx(const std::string& text, Image* image) {
 bool entry_body(const FatbinEntry& entry, const unsigned char* body, std::string* content) {
   if ((entry.flags & kPackedOther) != 0) return false;
   if ((entry.flags & kPackedLz4) != 0) {
-    return unpack_lz4(body, entry.compressed_bytes, entry.unpacked_bytes, content);
+    if (entry.unpacked_bytes > LZ4_MAX_INPUT_SIZE || entry.compressed_bytes > entry.body_bytes) return false;
+    content->resize(entry.unpacked_bytes);
+    const int unpacked_bytes =
+        LZ4_decompress_safe(reinterpret_cast<const char*>(body), content->data(),
+                            static_cast<int>(entry.compressed_bytes), static_cast<int>(entry.unpacked_bytes));
+    return unpacked_bytes >= 0 && static_cast<uint64_t>(unpacked_bytes) == entry.unpacked_bytes;
   }
   content->assign(reinterpret_cast<const char*>(body), entry.body_bytes);
   return true;

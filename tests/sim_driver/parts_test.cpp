@@ -8,7 +8,6 @@
 
 #include "sim/driver/block_heap.h"
 #include "sim/driver/image.h"
-#include "sim/driver/lz4.h"
 
 TEST(BlockHeap, neighbours_merge_but_not_across_blocks) {
   sim::BlockHeap heap;
@@ -32,24 +31,6 @@ TEST(BlockHeap, the_smallest_piece_that_fits_is_taken) {
   heap.release(2000, 20);
   heap.remove_block(2000);
   EXPECT_EQ(heap.allocate(20), 1000u);
-}
-
-TEST(Lz4, literals_and_overlapping_matches_unpack) {
-  // "ab", then 8 bytes from 2 back, then "c".
-  const unsigned char packed[] = {0x24, 'a', 'b', 2, 0, 0x10, 'c'};
-  std::string text;
-  ASSERT_TRUE(sim::unpack_lz4(packed, sizeof packed, 11, &text));
-  EXPECT_EQ(text,
-            "ababababab"
-            "c");
-}
-
-TEST(Lz4, damage_is_noticed) {
-  std::string text;
-  const unsigned char match_from_nowhere[] = {0x14, 'a', 9, 0, 0x10, 'c'};
-  EXPECT_FALSE(sim::unpack_lz4(match_from_nowhere, sizeof match_from_nowhere, 10, &text));
-  const unsigned char too_short[] = {0xf0};
-  EXPECT_FALSE(sim::unpack_lz4(too_short, sizeof too_short, 100, &text));
 }
 
 TEST(Image, the_kernels_of_ptx_are_its_entries) {
