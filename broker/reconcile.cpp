@@ -2,7 +2,6 @@
 #include "broker/reconcile.h"
 
 #include <algorithm>
-#include <array>
 
 #include "broker/clock.h"
 
@@ -23,11 +22,6 @@ const ProcessMemory* find(const std::vector<ProcessMemory>& processes, pid_t pid
     if (process.pid == static_cast<uint32_t>(pid)) return &process;
   }
   return nullptr;
-}
-
-bool quiescent(const limiter::SlotUse& before, const limiter::SlotUse& after) {
-  return before.operations == after.operations && before.releases == after.releases &&
-         before.held_bytes == after.held_bytes && before.managed_bytes == after.managed_bytes;
 }
 
 }  // namespace
@@ -119,29 +113,27 @@ bool Reconciler::look_at(int node_gpu) {
   }
   if (candidates.empty()) return true;
 
-  // Two readings: an allocation that was reserved and not made yet, or freed and not yet given back, in the
-  // first is finished in the second, or has moved the counters.
-  std::array<std::vector<ProcessMemory>, 2> listed;
-  if (!nvml_.processes(node_gpu, &listed[0]) || !nvml_.processes(node_gpu, &listed[1])) return true;
+  std::vector<ProcessMemory> listed;
+  if (!nvml_.processes(node_gpu, &listed)) return true;
 
   bool complete = true;
   for (const Candidate& candidate : candidates) {
     Slice& slice = *candidate.slice;
+    const limiter::SlotUse& use = candidate.before;
     const limiter::SlotUse after = limiter::slot_use(slice.files->state(), candidate.gpu, candidate.slot);
-    if (!quiescent(candidate.before, after)) {
+    if (!limiter::was_quiescent(use, after)) {
       complete &= after.floor_bytes == 0;
       continue;
     }
-    const ProcessMemory* const first = find(listed[0], candidate.pid);
-    const ProcessMemory* const second = find(listed[1], candidate.pid);
-    const uint64_t bytes = std::max(first ? first->used_bytes : 0, second ? second->used_bytes : 0);
+    const ProcessMemory* const process = find(listed, candidate.pid);
+    const uint64_t bytes = process != nullptr ? process->used_bytes : 0;
 
     Measurement& last = slice.measured[{candidate.gpu, candidate.slot}];
-    last = measure(last, candidate.generation, after, bytes);
+    last = measure(last, candidate.generation, use, bytes);
     slice.files->limits().overhead_bytes[candidate.gpu][candidate.slot].store(last.overhead_bytes);
 
     // Listed with memory: the context is there and measured, so its floor is no longer needed.
-    if (after.floor_bytes == 0) continue;
+    if (use.floor_bytes == 0) continue;
     if (bytes == 0) {
       complete = false;
       continue;

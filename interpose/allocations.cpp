@@ -66,21 +66,19 @@ void put_record_back(uint64_t key, uint64_t record) {
   records.insert(key, record);
 }
 
-void give_record_back(uint64_t record) {
+SliceGpu gpu_in_record(uint64_t record) { return unpack(record).gpu; }
+
+void give_record_back(const InFlight& call, uint64_t record) {
   const Allocation allocation = unpack(record);
-  const SliceGpu& gpu = allocation.gpu;
-  if (allocation.managed) {
-    limiter::add_managed(*gpu.slice->state, gpu.index, gpu.slice->slot,
-                         -static_cast<int64_t>(allocation.bytes));
-  }
-  give_back(gpu, allocation.bytes);
+  if (allocation.managed) add_managed(call, -static_cast<int64_t>(allocation.bytes));
+  give_back(call, allocation.bytes);
 }
 
-void context_is_gone(CUcontext context) {
+void context_is_gone(const InFlight& call, CUcontext context) {
   uint64_t number;
   if (!context_numbers.take(reinterpret_cast<uint64_t>(context), &number)) return;
   records.take_all([&](uint64_t record) { return context_in(record) == number; },
-                   [](uint64_t record) { give_record_back(record); });
+                   [&](uint64_t record) { give_record_back(call, record); });
 }
 
 void forget_allocations() {

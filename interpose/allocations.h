@@ -21,22 +21,24 @@ bool remember(uint64_t key, const Allocation& allocation);
 template <typename Call>
 CUresult freed(uint64_t key, Call call);
 
-// The driver frees all that was allocated in a context when it goes away.
-void context_is_gone(CUcontext context);
+// The driver has freed all that was allocated in a context, when it went away.
+void context_is_gone(const InFlight& call, CUcontext context);
 
 // For freed(): takes the key's record away before the driver is called (it may hand out the address again at
 // once), puts it back if the driver would not, or gives the bytes back to the slice.
 bool take_record(uint64_t key, uint64_t* record);
 void put_record_back(uint64_t key, uint64_t record);
-void give_record_back(uint64_t record);
+void give_record_back(const InFlight& call, uint64_t record);
+SliceGpu gpu_in_record(uint64_t record);
 
 template <typename Call>
 CUresult freed(uint64_t key, Call call) {
   uint64_t record;
   if (!take_record(key, &record)) return call();
+  const InFlight in_flight(gpu_in_record(record));
   const CUresult result = call();
   if (result == CUDA_SUCCESS) {
-    give_record_back(record);
+    give_record_back(in_flight, record);
   } else {
     put_record_back(key, record);
   }

@@ -38,18 +38,29 @@ void began(const SliceGpu& gpu) {
   gate::contexts_changed(*gpu.slice, 1);
 }
 
-void give_context_if_none(const SliceGpu& gpu) {
-  if (count_on(gpu).load(std::memory_order_relaxed) == 0) {
-    limiter::give_context(*gpu.slice->state, gpu.index, gpu.slice->slot);
-  }
+void give_context_if_none(const InFlight& call) {
+  if (count_on(call.gpu()).load(std::memory_order_relaxed) == 0) give_context(call);
 }
 
-void ended(const SliceGpu& gpu, CUcontext context) {
-  context_is_gone(context);
-  count_on(gpu).fetch_sub(1, std::memory_order_relaxed);
-  settle_pools(gpu);
-  give_context_if_none(gpu);
-  gate::contexts_changed(*gpu.slice, -1);
+// Makes a context by the driver's `call`. Not in flight any more when it returns: the caller rings the
+// broker, which has to find the context measurable.
+template <typename Call>
+CUresult charged_context(const char* function, const SliceGpu& gpu, Call call) {
+  InFlight in_flight(gpu);
+  if (const CUresult refused = take_context(function, in_flight); refused != CUDA_SUCCESS) return refused;
+  const uint64_t bytes = gpu.slice->limits->gpus[gpu.index].context_bytes.load(std::memory_order_relaxed);
+  const CUresult result = ask_driver(function, in_flight, bytes, call);
+  if (result != CUDA_SUCCESS) give_context_if_none(in_flight);
+  return result;
+}
+
+// Preconditions: the driver has ended the context since the call is in flight. The caller rings when it is
+// not any more.
+void ended(const InFlight& call, CUcontext context) {
+  context_is_gone(call, context);
+  count_on(call.gpu()).fetch_sub(1, std::memory_order_relaxed);
+  settle_pools(call);
+  give_context_if_none(call);
 }
 
 template <typename Call>
@@ -58,13 +69,8 @@ CUresult created(const char* function, CUcontext* context, CUdevice device, Call
   const Standing standing = standing_on_device(device, &gpu);
   if (standing == Standing::kClosed) return CUDA_ERROR_NOT_INITIALIZED;
   if (standing == Standing::kUnlimited || context == nullptr) return call();
-  if (const CUresult refused = take_context(function, gpu); refused != CUDA_SUCCESS) return refused;
-  const uint64_t bytes = gpu.slice->limits->gpus[gpu.index].context_bytes.load(std::memory_order_relaxed);
-  const CUresult result = ask_driver(function, gpu, bytes, call);
-  if (result != CUDA_SUCCESS) {
-    give_context_if_none(gpu);
-    return result;
-  }
+  const CUresult result = charged_context(function, gpu, call);
+  if (result != CUDA_SUCCESS) return result;
   began(gpu);
   // Without a record its end is not noticed; the broker notices by the driver's figure.
   created_contexts.insert(reinterpret_cast<uint64_t>(*context), gpu_number(gpu));
@@ -77,9 +83,15 @@ CUresult destroyed(CUcontext context, Call call) {
   const auto key = reinterpret_cast<uint64_t>(context);
   if (context == nullptr || !created_contexts.take(key, &number)) return call();
   gate::context_closing(context);
-  const CUresult result = call();
+  const SliceGpu gpu = gpu_of_number(number);
+  CUresult result;
+  {
+    const InFlight in_flight(gpu);
+    result = call();
+    if (result == CUDA_SUCCESS) ended(in_flight, context);
+  }
   if (result == CUDA_SUCCESS) {
-    ended(gpu_of_number(number), context);
+    gate::contexts_changed(*gpu.slice, -1);
   } else {
     created_contexts.insert(key, number);
   }
@@ -97,18 +109,21 @@ CUresult may_end_primary(CUdevice device, Call call) {
   CUcontext context = primary != nullptr ? primary->load(std::memory_order_acquire) : nullptr;
   if (context == nullptr) return call();
   gate::context_closing(context);
-  const CUresult result = call();
-  unsigned int flags;
-  int active;
-  if (result != CUDA_SUCCESS ||
-      real<fn::cuDevicePrimaryCtxGetState>(device, &flags, &active) != CUDA_SUCCESS) {
-    return result;
-  }
   SliceGpu gpu;
-  if (active == 0 && primary->compare_exchange_strong(context, nullptr, std::memory_order_acq_rel) &&
-      standing_on_device(device, &gpu) == Standing::kLimited) {
-    ended(gpu, context);
+  const bool limited = standing_on_device(device, &gpu) == Standing::kLimited;
+  CUresult result;
+  bool has_ended = false;
+  {
+    const InFlight in_flight(gpu);
+    result = call();
+    unsigned int flags;
+    int active = 1;
+    if (result == CUDA_SUCCESS) real<fn::cuDevicePrimaryCtxGetState>(device, &flags, &active);
+    has_ended = limited && active == 0 &&
+                primary->compare_exchange_strong(context, nullptr, std::memory_order_acq_rel);
+    if (has_ended) ended(in_flight, context);
   }
+  if (has_ended) gate::contexts_changed(*gpu.slice, -1);
   return result;
 }
 
@@ -122,14 +137,10 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext* pctx, CUdevice dev) noexcept {
   std::atomic<CUcontext>* primary = primary_of(dev);
   if (standing == Standing::kUnlimited || pctx == nullptr || primary == nullptr) return call();
   if (primary->load(std::memory_order_acquire) != nullptr) return call();
-  if (const CUresult refused = take_context("cuDevicePrimaryCtxRetain", gpu); refused != CUDA_SUCCESS)
-    return refused;
-  const uint64_t bytes = gpu.slice->limits->gpus[gpu.index].context_bytes.load(std::memory_order_relaxed);
-  const CUresult result = ask_driver("cuDevicePrimaryCtxRetain", gpu, bytes, call);
+  const CUresult result = charged_context("cuDevicePrimaryCtxRetain", gpu, call);
   CUcontext inactive = nullptr;
-  if (result != CUDA_SUCCESS) {
-    give_context_if_none(gpu);
-  } else if (primary->compare_exchange_strong(inactive, *pctx, std::memory_order_acq_rel)) {
+  if (result == CUDA_SUCCESS &&
+      primary->compare_exchange_strong(inactive, *pctx, std::memory_order_acq_rel)) {
     began(gpu);
   }
   return result;

@@ -17,16 +17,17 @@ CUresult charged(const char* function, uint64_t bytes, bool managed, Call call, 
   if (standing == Standing::kClosed) return CUDA_ERROR_NOT_INITIALIZED;
   if (standing == Standing::kUnlimited || bytes == 0) return call();
   bytes = granules(bytes);
-  if (const CUresult refused = take(function, gpu, bytes); refused != CUDA_SUCCESS) return refused;
-  CUresult result = ask_driver(function, gpu, bytes, call);
+  InFlight in_flight(gpu);
+  if (const CUresult refused = take(function, in_flight, bytes); refused != CUDA_SUCCESS) return refused;
+  CUresult result = ask_driver(function, in_flight, bytes, call);
   if (result == CUDA_SUCCESS && !remember(key(), {gpu, bytes, managed})) {
     undo();
     result = CUDA_ERROR_OUT_OF_MEMORY;
   }
   if (result != CUDA_SUCCESS) {
-    give_back(gpu, bytes);
+    give_back(in_flight, bytes);
   } else if (managed) {
-    limiter::add_managed(*gpu.slice->state, gpu.index, gpu.slice->slot, static_cast<int64_t>(bytes));
+    add_managed(in_flight, static_cast<int64_t>(bytes));
   }
   return result;
 }
@@ -58,25 +59,30 @@ CUresult charged_pitch(const char* function, Pointer* pointer, Size* pitch, uint
     likely_bytes = ~uint64_t{0};
   }
   const uint64_t taken = granules(likely_bytes);
-  if (const CUresult refused = take(function, gpu, taken); refused != CUDA_SUCCESS) return refused;
-  CUresult result = ask_driver(function, gpu, taken, call);
+  InFlight in_flight(gpu);
+  if (const CUresult refused = take(function, in_flight, taken); refused != CUDA_SUCCESS) return refused;
+  CUresult result = ask_driver(function, in_flight, taken, call);
   if (result != CUDA_SUCCESS) {
-    give_back(gpu, taken);
+    give_back(in_flight, taken);
     return result;
   }
   const uint64_t bytes = granules(static_cast<uint64_t>(*pitch) * height);
-  if (bytes < taken) give_back(gpu, taken - bytes);
+  if (bytes < taken) give_back(in_flight, taken - bytes);
   uint64_t charged_bytes = bytes < taken ? bytes : taken;
   if (bytes > taken) {
-    result = take(function, gpu, bytes - taken);
-    if (result == CUDA_SUCCESS) charged_bytes = bytes;
+    if (try_take_or_trim(in_flight, bytes - taken)) {
+      charged_bytes = bytes;
+    } else {
+      report_refusal(function, gpu, bytes);
+      result = CUDA_ERROR_OUT_OF_MEMORY;
+    }
   }
   if (result == CUDA_SUCCESS && !remember(static_cast<uint64_t>(*pointer), {gpu, charged_bytes, false})) {
     result = CUDA_ERROR_OUT_OF_MEMORY;
   }
   if (result != CUDA_SUCCESS) {
     free(*pointer);
-    give_back(gpu, charged_bytes);
+    give_back(in_flight, charged_bytes);
   }
   return result;
 }

@@ -43,9 +43,8 @@ bool attribute(CUmemoryPool pool, CUmemPool_attribute which, uint64_t* value) {
 
 // Sets the charge of a pool to what it reserves now, and ends the charge for growth of a call that took
 // `taken_bytes`. false: the pool has grown by more than was taken, and the slice has no room for that.
-bool settle(CUmemoryPool handle, uint64_t taken_bytes) {
+bool settle(const InFlight& call, CUmemoryPool handle, uint64_t taken_bytes) {
   constexpr int kReadings = 4;
-  SliceGpu gpu;
   uint64_t excess_bytes = 0;
   uint64_t missing_bytes = 0;
   for (int reading = 1;; reading++) {
@@ -63,7 +62,6 @@ bool settle(CUmemoryPool handle, uint64_t taken_bytes) {
     if (pool == nullptr) return true;
     // Another call came between: its reading may be newer than ours.
     if (known && pool->changes != changes && reading < kReadings) continue;
-    gpu = pool->gpu;
     pool->in_flight_bytes -= taken_bytes;
     pool->changes++;
     const uint64_t target_bytes = known ? reserved_bytes + pool->in_flight_bytes : pool->covered_bytes;
@@ -75,8 +73,8 @@ bool settle(CUmemoryPool handle, uint64_t taken_bytes) {
     pool->covered_bytes = target_bytes;
     break;
   }
-  if (excess_bytes != 0) give_back(gpu, excess_bytes);
-  if (missing_bytes == 0 || try_take(gpu, missing_bytes)) return true;
+  if (excess_bytes != 0) give_back(call, excess_bytes);
+  if (missing_bytes == 0 || try_take(call, missing_bytes)) return true;
   const gate::Locked locked(books);
   if (Pool* pool = find_locked(handle)) pool->covered_bytes -= missing_bytes;
   return false;
@@ -99,6 +97,13 @@ int pools_of(const SliceGpu& gpu, CUmemoryPool (&handles)[kMaxPools]) {
     if (same_gpu(pools[i].gpu, gpu)) handles[count++] = pools[i].handle;
   }
   return count;
+}
+
+// The GPU whose slice pays for a pool that is remembered.
+SliceGpu known_gpu(CUmemoryPool handle) {
+  const gate::Locked locked(books);
+  const Pool* pool = find_locked(handle);
+  return pool != nullptr ? pool->gpu : SliceGpu{};
 }
 
 // Which GPU an unknown pool is on: it is some device's default pool, or of a kind we don't count.
@@ -135,14 +140,14 @@ SliceGpu paying_gpu(CUmemoryPool handle) {
 // Takes for the growth of a pool by an allocation; how much, or nothing after a refusal was reported.
 // A pool that has free memory may not need to grow: then the call is tried with nothing taken when the slice
 // is full.
-bool take_growth(const char* function, const SliceGpu& gpu, CUmemoryPool pool, uint64_t bytes,
+bool take_growth(const char* function, InFlight& call, CUmemoryPool pool, uint64_t bytes,
                  uint64_t* taken_bytes) {
   const uint64_t most =
       bytes > shm::kLedgerBytesMask ? bytes : (bytes + kPoolGranule - 1) & ~(kPoolGranule - 1);
   *taken_bytes = most;
-  if (try_take(gpu, most)) return true;
-  settle_pools(gpu);
-  if (try_take(gpu, most)) return true;
+  if (try_take(call, most)) return true;
+  settle_pools(call);
+  if (try_take(call, most)) return true;
   uint64_t reserved_bytes;
   uint64_t used_bytes;
   *taken_bytes = 0;
@@ -153,7 +158,7 @@ bool take_growth(const char* function, const SliceGpu& gpu, CUmemoryPool pool, u
   }
   // The pool may be made to grow by less; if it grows by more than there is, the caller undoes that.
   *taken_bytes = granules(bytes);
-  return take(function, gpu, *taken_bytes) == CUDA_SUCCESS;
+  return take(function, call, *taken_bytes) == CUDA_SUCCESS;
 }
 
 template <typename Call, typename Undo>
@@ -161,12 +166,13 @@ CUresult charged_from(const char* function, CUmemoryPool pool, uint64_t bytes, C
   const SliceGpu gpu = paying_gpu(pool);
   if (!gpu || bytes == 0) return call();
   uint64_t taken_bytes;
-  if (!take_growth(function, gpu, pool, bytes, &taken_bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
+  InFlight in_flight(gpu);
+  if (!take_growth(function, in_flight, pool, bytes, &taken_bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
   note_taken(pool, taken_bytes);
-  const CUresult result = ask_driver(function, gpu, bytes, call);
-  if (settle(pool, taken_bytes) || result != CUDA_SUCCESS) return result;
+  const CUresult result = ask_driver(function, in_flight, bytes, call);
+  if (settle(in_flight, pool, taken_bytes) || result != CUDA_SUCCESS) return result;
   undo();
-  trim_pools(gpu);
+  trim_pools(in_flight);
   report_refusal(function, gpu, bytes);
   return CUDA_ERROR_OUT_OF_MEMORY;
 }
@@ -213,13 +219,14 @@ bool remember_pool(CUmemoryPool handle, const SliceGpu& gpu) {
   return true;
 }
 
-void settle_pools(const SliceGpu& gpu) {
+void settle_pools(const InFlight& call) {
   CUmemoryPool handles[kMaxPools];
-  const int count = pools_of(gpu, handles);
-  for (int i = 0; i < count; i++) settle(handles[i], 0);
+  const int count = pools_of(call.gpu(), handles);
+  for (int i = 0; i < count; i++) settle(call, handles[i], 0);
 }
 
-uint64_t trim_pools(const SliceGpu& gpu) {
+uint64_t trim_pools(const InFlight& call) {
+  const SliceGpu& gpu = call.gpu();
   CUmemoryPool handles[kMaxPools];
   const int count = pools_of(gpu, handles);
   if (count == 0) return 0;
@@ -227,7 +234,7 @@ uint64_t trim_pools(const SliceGpu& gpu) {
       limiter::slot_use(*gpu.slice->state, gpu.index, gpu.slice->slot.slot).held_bytes;
   for (int i = 0; i < count; i++) {
     real<fn::cuMemPoolTrimTo>(handles[i], size_t{0});
-    settle(handles[i], 0);
+    settle(call, handles[i], 0);
   }
   const uint64_t after_bytes =
       limiter::slot_use(*gpu.slice->state, gpu.index, gpu.slice->slot.slot).held_bytes;
@@ -301,10 +308,11 @@ CUresult cuMemPoolDestroy(CUmemoryPool pool) noexcept {
       *known = pools[--pool_count];
     }
   }
+  const InFlight in_flight(removed.gpu);
   const CUresult result = real<fn::cuMemPoolDestroy>(pool);
   if (!removed.gpu) return result;
   if (result == CUDA_SUCCESS) {
-    give_back(removed.gpu, removed.covered_bytes);
+    give_back(in_flight, removed.covered_bytes);
     return result;
   }
   const gate::Locked locked(books);
@@ -313,8 +321,9 @@ CUresult cuMemPoolDestroy(CUmemoryPool pool) noexcept {
 }
 
 CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t minBytesToKeep) noexcept {
+  const InFlight in_flight(known_gpu(pool));
   const CUresult result = real<fn::cuMemPoolTrimTo>(pool, minBytesToKeep);
-  if (result == CUDA_SUCCESS) settle(pool, 0);
+  if (result == CUDA_SUCCESS && in_flight.gpu()) settle(in_flight, pool, 0);
   return result;
 }
 

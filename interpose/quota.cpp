@@ -32,16 +32,34 @@ bool any_floor(const SliceGpu& gpu) {
   return false;
 }
 
+}  // namespace
+
+// Not in flight for a while.
+class Landed {
+ public:
+  explicit Landed(InFlight& call) : call_(call) { call_.end(); }
+  ~Landed() { call_.begin(); }
+  Landed(const Landed&) = delete;
+  Landed& operator=(const Landed&) = delete;
+
+ private:
+  InFlight& call_;
+};
+
+namespace {
+
 // A context that was just made is charged with a guess until the broker has measured it, for which the
 // process must hold still a moment. Before anything is refused on a guess, that moment is granted. True: a
 // guess has been replaced.
-bool wait_for_measurement(const SliceGpu& gpu) {
+bool wait_for_measurement(InFlight& call) {
+  const SliceGpu& gpu = call.gpu();
   const shm::SlotRecord& record = gpu.slice->limits->slots[gpu.slice->slot.slot];
   const bool has_broker = record.host_pid.load(std::memory_order_relaxed) != 0 &&
                           record.generation.load(std::memory_order_relaxed) == gpu.slice->slot.generation;
   if (!has_broker || !any_floor(gpu)) return false;
   const uint64_t started_ns = now_ns();
   if (started_ns < waited_until_ns.load(std::memory_order_relaxed)) return false;
+  const Landed landed(call);
   shm::Doorbell& doorbell = gpu.slice->state->doorbell;
   doorbell.rings.fetch_add(1, std::memory_order_release);
   futex_wake(&doorbell.rings, 1, true);
@@ -54,15 +72,16 @@ bool wait_for_measurement(const SliceGpu& gpu) {
 }
 
 template <typename Reserve>
-CUresult take_by(const char* function, const SliceGpu& gpu, uint64_t bytes, Reserve reserve) {
+CUresult take_by(const char* function, InFlight& call, uint64_t bytes, Reserve reserve) {
+  const SliceGpu& gpu = call.gpu();
   if (quarantined(gpu)) [[unlikely]] {
     report_refusal(function, gpu, bytes);
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
   if (reserve() == limiter::Reservation::kGranted) [[likely]]
     return CUDA_SUCCESS;
-  if (trim_pools(gpu) != 0 && reserve() == limiter::Reservation::kGranted) return CUDA_SUCCESS;
-  if (wait_for_measurement(gpu) && reserve() == limiter::Reservation::kGranted) return CUDA_SUCCESS;
+  if (trim_pools(call) != 0 && reserve() == limiter::Reservation::kGranted) return CUDA_SUCCESS;
+  if (wait_for_measurement(call) && reserve() == limiter::Reservation::kGranted) return CUDA_SUCCESS;
   report_refusal(function, gpu, bytes);
   return CUDA_ERROR_OUT_OF_MEMORY;
 }
@@ -85,26 +104,58 @@ Standing standing_in_context(SliceGpu* gpu) {
   return *gpu ? Standing::kLimited : Standing::kUnlimited;
 }
 
-CUresult take(const char* function, const SliceGpu& gpu, uint64_t bytes) {
-  return take_by(function, gpu, bytes, [&] {
+InFlightOnAll::InFlightOnAll() {
+  for (int i = 0; i < session().slice_count; i++) {
+    const AttachedSlice& slice = session().slices[i];
+    for (int gpu = 0; gpu < slice.gpu_count; gpu++) limiter::begin_call(*slice.state, gpu, slice.slot);
+  }
+}
+
+InFlightOnAll::~InFlightOnAll() {
+  for (int i = 0; i < session().slice_count; i++) {
+    const AttachedSlice& slice = session().slices[i];
+    for (int gpu = 0; gpu < slice.gpu_count; gpu++) limiter::end_call(*slice.state, gpu, slice.slot);
+  }
+}
+
+CUresult take(const char* function, InFlight& call, uint64_t bytes) {
+  const SliceGpu& gpu = call.gpu();
+  return take_by(function, call, bytes, [&] {
     return limiter::reserve(*gpu.slice->limits, *gpu.slice->state, gpu.index, gpu.slice->slot, bytes);
   });
 }
 
-CUresult take_context(const char* function, const SliceGpu& gpu) {
+CUresult take_context(const char* function, InFlight& call) {
+  const SliceGpu& gpu = call.gpu();
   const uint64_t bytes = gpu.slice->limits->gpus[gpu.index].context_bytes.load(std::memory_order_relaxed);
-  return take_by(function, gpu, bytes, [&] {
+  return take_by(function, call, bytes, [&] {
     return limiter::reserve_context(*gpu.slice->limits, *gpu.slice->state, gpu.index, gpu.slice->slot);
   });
 }
 
-bool try_take(const SliceGpu& gpu, uint64_t bytes) {
+bool try_take(const InFlight& call, uint64_t bytes) {
+  const SliceGpu& gpu = call.gpu();
   return !quarantined(gpu) && limiter::reserve(*gpu.slice->limits, *gpu.slice->state, gpu.index,
                                                gpu.slice->slot, bytes) == limiter::Reservation::kGranted;
 }
 
-void give_back(const SliceGpu& gpu, uint64_t bytes) {
+bool try_take_or_trim(const InFlight& call, uint64_t bytes) {
+  return try_take(call, bytes) || (trim_pools(call) != 0 && try_take(call, bytes));
+}
+
+void give_back(const InFlight& call, uint64_t bytes) {
+  const SliceGpu& gpu = call.gpu();
   limiter::release(*gpu.slice->state, gpu.index, gpu.slice->slot, bytes);
+}
+
+void give_context(const InFlight& call) {
+  const SliceGpu& gpu = call.gpu();
+  limiter::give_context(*gpu.slice->state, gpu.index, gpu.slice->slot);
+}
+
+void add_managed(const InFlight& call, int64_t delta_bytes) {
+  const SliceGpu& gpu = call.gpu();
+  limiter::add_managed(*gpu.slice->state, gpu.index, gpu.slice->slot, delta_bytes);
 }
 
 void forget_memory() {

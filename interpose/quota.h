@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Asks the slice for memory before the driver is asked, and gives it back. Nothing is held across a driver
+// Asks the slice for memory before the driver is asked, and gives it back. No lock is held across a driver
 // call.
 #pragma once
 
@@ -31,18 +31,58 @@ enum class Standing : uint8_t {
 Standing standing_in_context(SliceGpu* gpu);
 Standing standing_on_device(int device, SliceGpu* gpu);
 
+// A call of this thread that may change what the process holds on a GPU; for none (in no slice) it does
+// nothing. It lives from before the first change of the ledger until the driver has answered and the ledger
+// says what it did: until then the broker does not compare the two. Whatever touches the ledger has to be
+// shown one.
+class InFlight {
+ public:
+  explicit InFlight(const SliceGpu& gpu) : gpu_(gpu) { begin(); }
+  ~InFlight() { end(); }
+  InFlight(const InFlight&) = delete;
+  InFlight& operator=(const InFlight&) = delete;
+
+  const SliceGpu& gpu() const { return gpu_; }
+
+ private:
+  friend class Landed;
+  void begin() {
+    if (gpu_) limiter::begin_call(*gpu_.slice->state, gpu_.index, gpu_.slice->slot);
+  }
+  void end() {
+    if (gpu_) limiter::end_call(*gpu_.slice->state, gpu_.index, gpu_.slice->slot);
+  }
+
+  SliceGpu gpu_;
+};
+
+// The same on every GPU of the process's slices, for a call that tells only afterwards which it concerned.
+class InFlightOnAll {
+ public:
+  InFlightOnAll();
+  ~InFlightOnAll();
+  InFlightOnAll(const InFlightOnAll&) = delete;
+  InFlightOnAll& operator=(const InFlightOnAll&) = delete;
+};
+
 // CUDA_SUCCESS, and `bytes` are charged; or CUDA_ERROR_OUT_OF_MEMORY after this process's pools were trimmed,
 // and the refusal is in the slice's log. `function` is the driver's name of what was called.
-CUresult take(const char* function, const SliceGpu& gpu, uint64_t bytes);
-CUresult take_context(const char* function, const SliceGpu& gpu);
-// As take(), but neither trims nor reports: for whoever has another way.
-bool try_take(const SliceGpu& gpu, uint64_t bytes);
-void give_back(const SliceGpu& gpu, uint64_t bytes);
+// May wait for the broker, and the call is not in flight meanwhile.
+// Preconditions: the ledger and the driver agree about all that this call did so far.
+CUresult take(const char* function, InFlight& call, uint64_t bytes);
+CUresult take_context(const char* function, InFlight& call);
+// As take(), but neither waits nor reports: for whoever has another way, or is in the middle of something.
+bool try_take(const InFlight& call, uint64_t bytes);
+bool try_take_or_trim(const InFlight& call, uint64_t bytes);
+void give_back(const InFlight& call, uint64_t bytes);
+void give_context(const InFlight& call);
+// Marks `delta_bytes` of what is charged as managed.
+void add_managed(const InFlight& call, int64_t delta_bytes);
 
 // Calls the driver for memory that was taken. If it has none, cached memory of this process's pools is given
 // to it and it is asked once more; a refusal is counted as the GPU's.
 template <typename Call>
-CUresult ask_driver(const char* function, const SliceGpu& gpu, uint64_t bytes, Call call);
+CUresult ask_driver(const char* function, const InFlight& in_flight, uint64_t bytes, Call call);
 
 // The refusals of this process: each goes to the slice's log, the first to stderr too.
 void report_refusal(const char* function, const SliceGpu& gpu, uint64_t bytes);
@@ -50,18 +90,18 @@ void report_full_gpu(const char* function, const SliceGpu& gpu, uint64_t bytes);
 
 // Returns cached memory of this process's pools on the GPU to the driver and to the slice. How many bytes
 // came back.
-uint64_t trim_pools(const SliceGpu& gpu);
+uint64_t trim_pools(const InFlight& call);
 // Reads anew what the pools hold; they shrink without a call.
-void settle_pools(const SliceGpu& gpu);
+void settle_pools(const InFlight& call);
 
 // In a forked child, before its own attach: all that is known about memory and contexts is the parent's.
 void forget_memory();
 
 template <typename Call>
-CUresult ask_driver(const char* function, const SliceGpu& gpu, uint64_t bytes, Call call) {
+CUresult ask_driver(const char* function, const InFlight& in_flight, uint64_t bytes, Call call) {
   CUresult result = call();
-  if (result == CUDA_ERROR_OUT_OF_MEMORY && trim_pools(gpu) != 0) result = call();
-  if (result == CUDA_ERROR_OUT_OF_MEMORY) report_full_gpu(function, gpu, bytes);
+  if (result == CUDA_ERROR_OUT_OF_MEMORY && trim_pools(in_flight) != 0) result = call();
+  if (result == CUDA_ERROR_OUT_OF_MEMORY) report_full_gpu(function, in_flight.gpu(), bytes);
   return result;
 }
 

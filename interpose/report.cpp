@@ -22,7 +22,7 @@ template <typename Size>
 CUresult memory_info(CUresult result, Size* free, Size* total) {
   SliceGpu gpu;
   if (result != CUDA_SUCCESS || standing_in_context(&gpu) != Standing::kLimited) return result;
-  settle_pools(gpu);
+  settle_pools(InFlight(gpu));
   show_slice(gpu, free, total);
   return result;
 }

@@ -77,17 +77,12 @@ T* take_from(limiter::AddressTable& table, uint64_t key) {
 
 uint64_t as_value(const void* pointer) { return reinterpret_cast<uint64_t>(pointer); }
 
-// What is to be given back once the lock is free.
-struct Returned {
-  SliceGpu gpu;
-  uint64_t bytes = 0;
-};
-
-Returned end_if_unused(Physical* physical) {
-  if (physical->handles != 0 || physical->mappings != 0) return {};
-  const Returned returned = {physical->gpu, physical->bytes};
+// Ends the record of memory that has no use any more. Returns what is to be given back once the lock is free.
+uint64_t end_if_unused(Physical* physical) {
+  if (physical->handles != 0 || physical->mappings != 0) return 0;
+  const uint64_t bytes = physical->bytes;
   delete_node(physical);
-  return returned;
+  return bytes;
 }
 
 bool remember_physical(CUmemGenericAllocationHandle handle, const SliceGpu& gpu, uint64_t bytes) {
@@ -142,37 +137,41 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t size, const CU
   const Standing standing = standing_on_device(prop->location.id, &gpu);
   if (standing == Standing::kClosed) return CUDA_ERROR_NOT_INITIALIZED;
   if (standing == Standing::kUnlimited) return call();
-  if (const CUresult refused = take("cuMemCreate", gpu, size); refused != CUDA_SUCCESS) return refused;
-  CUresult result = ask_driver("cuMemCreate", gpu, size, call);
+  InFlight in_flight(gpu);
+  if (const CUresult refused = take("cuMemCreate", in_flight, size); refused != CUDA_SUCCESS) return refused;
+  CUresult result = ask_driver("cuMemCreate", in_flight, size, call);
   if (result == CUDA_SUCCESS && !remember_physical(*handle, gpu, size)) {
     real<fn::cuMemRelease>(*handle);
     result = CUDA_ERROR_OUT_OF_MEMORY;
   }
-  if (result != CUDA_SUCCESS) give_back(gpu, size);
+  if (result != CUDA_SUCCESS) give_back(in_flight, size);
   return result;
 }
 
 CUresult cuMemRelease(CUmemGenericAllocationHandle handle) noexcept {
   Physical* physical = nullptr;
+  SliceGpu gpu;
   {
     const gate::Locked locked(books);
     physical = find_in<Physical>(physical_by_handle, handle);
     // The last release frees the handle for others to get: its record goes first.
     if (physical != nullptr && physical->handles == 1) take_from<Physical>(physical_by_handle, handle);
+    if (physical != nullptr) gpu = physical->gpu;
   }
+  const InFlight in_flight(gpu);
   const CUresult result = real<fn::cuMemRelease>(handle);
   if (physical == nullptr) return result;
-  Returned returned;
+  uint64_t returned_bytes = 0;
   {
     const gate::Locked locked(books);
     if (result == CUDA_SUCCESS) {
       physical->handles--;
-      returned = end_if_unused(physical);
+      returned_bytes = end_if_unused(physical);
     } else if (find_in<Physical>(physical_by_handle, handle) == nullptr) {
       physical_by_handle.insert(handle, as_value(physical));
     }
   }
-  if (returned.bytes != 0) give_back(returned.gpu, returned.bytes);
+  if (returned_bytes != 0) give_back(in_flight, returned_bytes);
   return result;
 }
 
@@ -180,10 +179,12 @@ CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAlloc
                   unsigned long long flags) noexcept {
   Node* node = nullptr;
   Physical* physical = nullptr;
+  SliceGpu gpu;
   {
     const gate::Locked locked(books);
     physical = find_in<Physical>(physical_by_handle, handle);
     if (physical != nullptr) {
+      gpu = physical->gpu;
       node = new_node();
       if (node == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
       // From here on: another thread may release the handle while the driver maps it.
@@ -191,21 +192,23 @@ CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAlloc
       node->mapping = {physical, ptr, size, nullptr};
     }
   }
+  // Taking back the mapping may end the last use.
+  const InFlight in_flight(gpu);
   CUresult result = real<fn::cuMemMap>(ptr, size, offset, handle, flags);
   if (physical == nullptr) return result;
-  Returned returned;
+  uint64_t returned_bytes = 0;
   {
     const gate::Locked locked(books);
     if (result == CUDA_SUCCESS && mapping_by_address.insert(ptr, as_value(node))) return result;
     physical->mappings--;
     delete_node(node);
-    returned = end_if_unused(physical);
+    returned_bytes = end_if_unused(physical);
   }
-  if (returned.bytes != 0) give_back(returned.gpu, returned.bytes);
   if (result == CUDA_SUCCESS) {
     real<fn::cuMemUnmap>(ptr, size);
     result = CUDA_ERROR_OUT_OF_MEMORY;
   }
+  if (returned_bytes != 0) give_back(in_flight, returned_bytes);
   return result;
 }
 
@@ -215,9 +218,12 @@ CUresult cuMemUnmap(CUdeviceptr ptr, size_t size) noexcept {
     const gate::Locked locked(books);
     list = take_mappings(ptr, size);
   }
+  if (list == nullptr) return real<fn::cuMemUnmap>(ptr, size);
+  const InFlightOnAll in_flight;
   const CUresult result = real<fn::cuMemUnmap>(ptr, size);
   while (list != nullptr) {
-    Returned returned;
+    SliceGpu gpu;
+    uint64_t returned_bytes = 0;
     {
       const gate::Locked locked(books);
       Mapping* mapping = list;
@@ -226,11 +232,12 @@ CUresult cuMemUnmap(CUdeviceptr ptr, size_t size) noexcept {
         mapping_by_address.insert(mapping->address, as_value(mapping));
         continue;
       }
+      gpu = mapping->physical->gpu;
       mapping->physical->mappings--;
-      returned = end_if_unused(mapping->physical);
+      returned_bytes = end_if_unused(mapping->physical);
       delete_node(mapping);
     }
-    if (returned.bytes != 0) give_back(returned.gpu, returned.bytes);
+    if (returned_bytes != 0) give_back(InFlight(gpu), returned_bytes);
   }
   return result;
 }

@@ -60,6 +60,15 @@ void retire(Shared<uint64_t>& word, uint32_t generation) {
   }
 }
 
+// Adds delta to the counts in a line's `calls`, modulo 2^48.
+void count_call(shm::State& state, int gpu, SlotRef self, uint64_t delta) {
+  Shared<uint64_t>& word = state.ledger[gpu][self.slot].calls;
+  uint64_t old = word.load();
+  do {
+    if (generation_of(old) != (self.generation & 0xffff)) return;
+  } while (!word.compare_exchange_weak(old, tagged(self.generation, bytes_of(old + delta))));
+}
+
 uint32_t slots_in_use(const shm::State& state) {
   const uint32_t high = state.header.slots_high.load();
   return high < shm::kMaxSlots ? high : shm::kMaxSlots;
@@ -156,8 +165,13 @@ Reservation reserve_by(const shm::Limits& limits, shm::State& state, int gpu, Sl
 
 }  // namespace
 
+void begin_call(shm::State& state, int gpu, SlotRef self) { count_call(state, gpu, self, 1); }
+
+void end_call(shm::State& state, int gpu, SlotRef self) {
+  count_call(state, gpu, self, (uint64_t{1} << shm::kCallsEndedShift) - 1);
+}
+
 Reservation reserve(const shm::Limits& limits, shm::State& state, int gpu, SlotRef self, uint64_t bytes) {
-  state.ledger[gpu][self.slot].operations.fetch_add(1);
   return reserve_by(limits, state, gpu, self, bytes, [&](shm::SlotLedger& mine) {
     return add(mine.held, self.generation, static_cast<int64_t>(bytes));
   });
@@ -165,7 +179,6 @@ Reservation reserve(const shm::Limits& limits, shm::State& state, int gpu, SlotR
 
 void release(shm::State& state, int gpu, SlotRef self, uint64_t bytes) {
   shm::SlotLedger& mine = state.ledger[gpu][self.slot];
-  mine.operations.fetch_add(1);
   mine.releases.fetch_add(1);
   add(mine.held, self.generation, -static_cast<int64_t>(bytes & shm::kLedgerBytesMask));
 }
@@ -173,14 +186,12 @@ void release(shm::State& state, int gpu, SlotRef self, uint64_t bytes) {
 Reservation reserve_context(const shm::Limits& limits, shm::State& state, int gpu, SlotRef self) {
   if (driver_charge(limits, state, gpu, self.slot) != 0) return Reservation::kGranted;
   const uint64_t bytes = limits.gpus[gpu].context_bytes.load() & shm::kLedgerBytesMask;
-  state.ledger[gpu][self.slot].operations.fetch_add(1);
   return reserve_by(limits, state, gpu, self, bytes,
                     [&](shm::SlotLedger& mine) { return set(mine.context_floor, self.generation, bytes); });
 }
 
 void give_context(shm::State& state, int gpu, SlotRef self) {
   shm::SlotLedger& mine = state.ledger[gpu][self.slot];
-  mine.operations.fetch_add(1);
   mine.releases.fetch_add(1);
   set(mine.context_floor, self.generation, 0);
 }
@@ -196,12 +207,16 @@ void clear_context_floor(shm::State& state, int gpu, SlotRef slot) {
 SlotUse slot_use(const shm::State& state, int gpu, uint32_t slot) {
   const shm::SlotLedger& line = state.ledger[gpu][slot];
   SlotUse use;
+  use.calls = line.calls.load();
   use.held_bytes = bytes_of(line.held.load());
   use.managed_bytes = bytes_of(line.managed.load());
   use.floor_bytes = bytes_of(line.context_floor.load());
-  use.operations = line.operations.load();
   use.releases = line.releases.load();
   return use;
+}
+
+bool was_quiescent(const SlotUse& before, const SlotUse& after) {
+  return before.calls == after.calls && (before.calls & shm::kCallsInFlightMask) == 0;
 }
 
 Usage usage(const shm::Limits& limits, const shm::State& state, int gpu) {
@@ -265,12 +280,12 @@ void reap_slot(shm::State& state, uint32_t index, uint32_t generation) {
   // was taken again, changes nothing.
   for (int gpu = 0; gpu < shm::kMaxGpus; gpu++) {
     shm::SlotLedger& line = state.ledger[gpu][index];
-    line.operations.fetch_add(1);
     line.releases.fetch_add(1);
     retire(line.held, generation);
     retire(line.want, generation);
     retire(line.managed, generation);
     retire(line.context_floor, generation);
+    retire(line.calls, generation);
   }
   owner = reaping;
   slot.owner.compare_exchange_strong(owner, shm::slot_owner(shm::kSlotFree, generation + 1));

@@ -17,8 +17,13 @@
 // Charged for a process on a GPU: held + max(overhead, context floor). `overhead` is the broker's measurement
 // of what the driver took unasked; the floor stands for a first context until that is measured.
 //
+// The broker compares what the driver lists for a process with what its line says it holds. That means
+// something only while no call of the process is under way: from reserve() until the driver has answered the
+// line says more than the driver, and from a free until its release() too. So such a call is announced by
+// begin_call() and ended by end_call(), and the broker uses a sample only if was_quiescent().
+//
 // Cost: a reservation is two atomic adds and one pass over the lines up to slots_high: no lock, no system
-// call. Budget: 150 ns for reserve + release up to 100 processes.
+// call. Budget: 150 ns for reserve + release and their calls up to 100 processes.
 #pragma once
 
 #include "shm/layout.h"
@@ -46,6 +51,12 @@ struct Usage {
   uint64_t free_bytes() const { return used_bytes() >= quota_bytes ? 0 : quota_bytes - used_bytes(); }
 };
 
+// A call of this process that may change what it holds on `gpu`: begin_call() before anything else here, and
+// end_call() when the driver has answered and the line says what it did. They nest and overlap. Not to be in
+// flight while waiting for the broker. A stale slot is left alone.
+void begin_call(shm::State& state, int gpu, SlotRef self);
+void end_call(shm::State& state, int gpu, SlotRef self);
+
 // Adds n bytes to what the slot holds, if the slice's quota on `gpu` allows it. When it would fit but for
 // requests of peers that are neither granted nor given up yet, it waits for these, the lowest slot first, no
 // lock held; at most kReserveDeadlineNs (a peer killed in mid-request is reaped within that).
@@ -72,10 +83,13 @@ struct SlotUse {
   uint64_t held_bytes;
   uint64_t managed_bytes;
   uint64_t floor_bytes;
-  uint64_t operations;
+  uint64_t calls;  // read before all others
   uint64_t releases;
 };
 SlotUse slot_use(const shm::State& state, int gpu, uint32_t slot);
+// Whether no call was under way from before `before` was read until `after` was: then `before` was true, and
+// the driver's figure was the same, all the time between.
+bool was_quiescent(const SlotUse& before, const SlotUse& after);
 
 Usage usage(const shm::Limits& limits, const shm::State& state, int gpu);
 uint64_t slot_charge(const shm::Limits& limits, const shm::State& state, int gpu, uint32_t slot);

@@ -232,20 +232,28 @@ struct Work {
   uint32_t reserved;
 };
 
-// A process' line on one GPU. The first four are generation << 48 | bytes: an old incarnation, or a reaper
-// that comes late, cannot change a new one's. Only limiter/ledger.h writes them; the protocol is described
-// there.
+// A process' line on one GPU. The first four are generation << 48 | bytes and `calls` carries the generation
+// too: an old incarnation, or a reaper that comes late, cannot change a new one's. Only limiter/ledger.h
+// writes them; the protocol is described there.
 struct SlotLedger {
   Shared<uint64_t> want;           // asked for, not granted yet
   Shared<uint64_t> held;           // granted
   Shared<uint64_t> managed;        // the part of held that the driver does not list under the process
   Shared<uint64_t> context_floor;  // charged for a first context until the broker has measured it
-  Shared<uint64_t> operations;  // reservations and releases so far: a sample is quiescent if it did not move
+  Shared<uint64_t> calls;          // generation << 48 | ended << 24 | in flight: see below
   Shared<uint64_t> releases;
   uint64_t reserved[2];
 };
 
 constexpr uint64_t kLedgerBytesMask = (1ull << 48) - 1;
+
+// SlotLedger::calls counts the process's calls that may change what it holds: those in flight, which are
+// anywhere between their first change of the line and the driver's answer, and those that have ended, modulo
+// 2^24. In one word, so that one comparison tells whether the line and the driver agreed all the time between
+// two looks: the word is the same, and none is in flight. Nonsense in it only keeps its own process from
+// being measured.
+constexpr int kCallsEndedShift = 24;
+constexpr uint64_t kCallsInFlightMask = (1ull << kCallsEndedShift) - 1;
 
 // counters[], in this order. The labels are in counters.h.
 enum Counter : uint32_t {

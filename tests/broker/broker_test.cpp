@@ -155,6 +155,23 @@ TEST(BrokerTest, a_context_is_charged_as_measured_and_learned) {
   shm::detach(limits);
 }
 
+TEST(BrokerTest, a_process_is_not_measured_while_the_driver_owes_it_an_answer) {
+  FakeNode node;
+  node.start_broker();
+  node.prepare("a", 10 * kGiB, 25);
+  const auto tenant = node.start_tenant("a", {"--unanswered", std::to_string(kGiB / 4)});
+  const auto list = [&](uint64_t bytes) {
+    node.list_processes("process 0 " + std::to_string(tenant->pid()) + " " + std::to_string(bytes));
+  };
+  list(500 * kMiB);
+  // The driver's 500 MiB less the 256 MiB that it has not given yet would be 244.
+  EXPECT_FALSE(eventually(1.5, [&] { return node.look("a").gpus[0].overhead_bytes != 512 * kMiB; }));
+  list(kGiB / 4 + 500 * kMiB);
+  EXPECT_FALSE(eventually(0.5, [&] { return node.look("a").gpus[0].overhead_bytes != 512 * kMiB; }));
+  tenant->signal(SIGUSR1);
+  EXPECT_TRUE(eventually(3, [&] { return node.look("a").gpus[0].overhead_bytes == 500 * kMiB; }));
+}
+
 TEST(BrokerTest, a_released_slice_drains_and_goes_with_its_last_process) {
   FakeNode node;
   node.start_broker();

@@ -70,11 +70,32 @@ class Tenant {
   uint32_t slot() const { return slot_.slot; }
 
   bool hold(uint64_t bytes) {
+    limiter::begin_call(*state_, 0, slot_);
+    const bool granted =
+        limiter::reserve(*limits_, *state_, 0, slot_, bytes) == limiter::Reservation::kGranted;
+    limiter::end_call(*state_, 0, slot_);
+    return granted;
+  }
+
+  // Holds, as far as the ledger knows, and waits with the driver's answer for SIGUSR1.
+  bool hold_unanswered(uint64_t bytes) {
+    limiter::begin_call(*state_, 0, slot_);
     return limiter::reserve(*limits_, *state_, 0, slot_, bytes) == limiter::Reservation::kGranted;
+  }
+  void await_answer() {
+    sigset_t answer;
+    sigemptyset(&answer);
+    sigaddset(&answer, SIGUSR1);
+    int number;
+    sigwait(&answer, &number);
+    limiter::end_call(*state_, 0, slot_);
   }
 
   bool make_context() {
-    if (limiter::reserve_context(*limits_, *state_, 0, slot_) != limiter::Reservation::kGranted) return false;
+    limiter::begin_call(*state_, 0, slot_);
+    const auto reserved = limiter::reserve_context(*limits_, *state_, 0, slot_);
+    limiter::end_call(*state_, 0, slot_);
+    if (reserved != limiter::Reservation::kGranted) return false;
     work().contexts.store(1);
     ring();
     return true;
@@ -196,13 +217,14 @@ class Tenant {
 int main(int argc, char** argv) {
   prctl(PR_SET_TIMERSLACK, 1'000);
   prctl(PR_SET_PDEATHSIG, SIGKILL);
-  uint64_t hold_bytes = 0, kernel_us = 1000;
+  uint64_t hold_bytes = 0, unanswered_bytes = 0, kernel_us = 1000;
   double seconds = 1;
   bool attach = true;
   std::string gpu_file;
   for (int i = 2; i + 1 < argc; i += 2) {
     const std::string option = argv[i];
     if (option == "--hold") hold_bytes = strtoull(argv[i + 1], nullptr, 10);
+    if (option == "--unanswered") unanswered_bytes = strtoull(argv[i + 1], nullptr, 10);
     if (option == "--gpu") gpu_file = argv[i + 1];
     if (option == "--kernel-us") kernel_us = strtoull(argv[i + 1], nullptr, 10);
     if (option == "--attach") attach = argv[i + 1][0] != '0';
@@ -210,11 +232,17 @@ int main(int argc, char** argv) {
   }
   if (argc < 2) die("usage: fake_tenant SLICE [options]");
 
+  sigset_t answer;
+  sigemptyset(&answer);
+  sigaddset(&answer, SIGUSR1);
+  sigprocmask(SIG_BLOCK, &answer, nullptr);
   Tenant tenant(argv[1], attach);
   if (!tenant.make_context()) die("no room for a context");
   if (hold_bytes != 0 && !tenant.hold(hold_bytes)) die("refused");
+  if (unanswered_bytes != 0 && !tenant.hold_unanswered(unanswered_bytes)) die("refused");
   printf("attached %u\n", tenant.slot());
   fflush(stdout);
+  if (unanswered_bytes != 0) tenant.await_answer();
   if (gpu_file.empty()) {
     for (;;) pause();
   }

@@ -158,6 +158,49 @@ TEST_F(Ledger, a_process_taken_for_dead_can_change_nothing) {
   EXPECT_EQ(limiter::slot_use(*state_, 0, next.slot).managed_bytes, 0u);
 }
 
+TEST_F(Ledger, is_quiescent_only_where_no_call_was_under_way_between_two_looks) {
+  const SlotRef slot = join();
+  const auto look = [&] { return limiter::slot_use(*state_, 0, slot.slot); };
+  limiter::SlotUse before = look();
+  EXPECT_TRUE(limiter::was_quiescent(before, look()));
+
+  limiter::begin_call(*state_, 0, slot);
+  EXPECT_FALSE(limiter::was_quiescent(before, look())) << "began in between";
+  before = look();
+  EXPECT_FALSE(limiter::was_quiescent(before, look())) << "under way all the time";
+  limiter::begin_call(*state_, 0, slot);
+  limiter::end_call(*state_, 0, slot);
+  EXPECT_FALSE(limiter::was_quiescent(look(), look())) << "one of two has ended";
+  limiter::end_call(*state_, 0, slot);
+  EXPECT_FALSE(limiter::was_quiescent(before, look())) << "ended in between";
+  before = look();
+  EXPECT_TRUE(limiter::was_quiescent(before, look()));
+
+  limiter::begin_call(*state_, 0, slot);
+  limiter::end_call(*state_, 0, slot);
+  EXPECT_FALSE(limiter::was_quiescent(before, look())) << "began and ended in between";
+}
+
+TEST_F(Ledger, the_count_of_ended_calls_wraps_into_nothing_else) {
+  const SlotRef slot = join();
+  state_->ledger[0][slot.slot].calls = shm::kLedgerBytesMask & ~shm::kCallsInFlightMask;
+  limiter::begin_call(*state_, 0, slot);
+  limiter::end_call(*state_, 0, slot);
+  EXPECT_EQ(state_->ledger[0][slot.slot].calls.load(), 0u);
+}
+
+TEST_F(Ledger, a_process_killed_in_a_call_leaves_none_to_the_slots_next_owner) {
+  const SlotRef dead = join(7);
+  limiter::begin_call(*state_, 0, dead);
+  limiter::reap_slot(*state_, dead.slot, dead.generation);
+  const SlotRef next = join(8);
+  ASSERT_EQ(next.slot, dead.slot);
+  const limiter::SlotUse use = limiter::slot_use(*state_, 0, next.slot);
+  EXPECT_TRUE(limiter::was_quiescent(use, use));
+  limiter::end_call(*state_, 0, dead);  // it was not dead after all
+  EXPECT_TRUE(limiter::was_quiescent(use, limiter::slot_use(*state_, 0, next.slot)));
+}
+
 TEST_F(Ledger, slots_run_out_with_a_count_and_come_back) {
   std::vector<SlotRef> slots;
   for (int i = 0; i < shm::kMaxSlots; i++) slots.push_back(join(i + 1));
