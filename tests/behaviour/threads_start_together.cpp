@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Many threads make a process's first calls at the same time: it attaches once, and its context is charged once.
+// Many threads make a process's first calls at once: it attaches once, and its context is charged once.
 #include <atomic>
 #include <thread>
 #include <vector>

@@ -18,10 +18,10 @@ static void expect(cudaError_t got, cudaError_t wanted, const char* what, int li
   ++failures;
 }
 #define OK(call) expect(call, cudaSuccess, #call, __LINE__)
-#define FAILS(error, call)                     \
-  do {                                         \
-    expect(call, error, #call, __LINE__);      \
-    cudaGetLastError();                        \
+#define FAILS(error, call)                \
+  do {                                    \
+    expect(call, error, #call, __LINE__); \
+    cudaGetLastError();                   \
   } while (0)
 #define TRUE(condition)                                  \
   do {                                                   \
