@@ -9,19 +9,15 @@
 // Without MPS the GPU never runs two processes' kernels at once, so a turn loses nothing. In a contest:
 //
 //  * Its holder launches freely within a bounded amount of outstanding work until its deadline; charged is
-//  the time
-//    from its start until the GPU is drained of the slice's work. A kernel that runs past the deadline is
-//    charged too, and so paid back in later turns.
+//    the time from its start until the GPU is drained of the slice's work. A kernel that runs past the
+//    deadline is charged too, and so paid back in later turns.
 //  * Virtual time = charged / share; of the slices that wait, the one furthest behind is next. A slice that
-//  was idle
-//    is lifted to one quantum behind those that were not: it can't save up.
+//    was idle is lifted to one quantum behind those that were not: it can't save up.
 //  * A holder with nothing to run gives way after idle_grace_ns. One that does not drain in time (rule R1)
-//  keeps
-//    nobody waiting: the next turn starts, the driver time-slices, and each is charged half of the time
-//    shared.
-//  * The next holder is woken lead_ns before the present one is expected to drain, so that its first launches
-//  queue
-//    behind the last kernel.
+//    keeps nobody waiting: the next turn starts, the driver time-slices, and each is charged half of the
+//    time shared.
+//  * The next holder is woken lead_ns before the present one is expected to drain, so that its first
+//    launches queue behind the last kernel.
 //
 // Without a contest a slice has a turn until further notice and is charged the GPU time of its finished work.
 // Only a slice that shares its GPUs with no other, and has no cap, has an open gate, where nothing is
