@@ -52,6 +52,7 @@ function(driver_table_generate emit)
     COMMENT "Driver table: ${emit}"
     VERBATIM)
   add_custom_target(generated_${emit} DEPENDS ${out}/stamp)
+  add_dependencies(generated generated_${emit})
   set_target_properties(generated_${emit} PROPERTIES driver_table_files "${files}")
 endfunction()
 
