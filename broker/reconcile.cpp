@@ -65,7 +65,8 @@ void Reconciler::schedule(uint64_t delay_ns) {
 }
 
 bool Reconciler::any_context() const {
-  for (const auto& [key, slice] : slices_) {
+  for (const auto& entry : slices_) {
+    const Slice& slice = entry.second;
     bool any = false;
     slice.members->for_each([&](uint32_t slot, uint32_t, pid_t) {
       any |= slice.files->state().work[slot].contexts.load(std::memory_order_relaxed) != 0;
@@ -101,7 +102,8 @@ bool Reconciler::look_at(int node_gpu) {
     limiter::SlotUse before;
   };
   std::vector<Candidate> candidates;
-  for (auto& [key, slice] : slices_) {
+  for (auto& entry : slices_) {
+    Slice& slice = entry.second;
     if (slice.files->damaged()) continue;
     for (size_t gpu = 0; gpu < slice.node_gpus.size(); ++gpu) {
       if (slice.node_gpus[gpu] != node_gpu) continue;

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <spawn.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <chrono>
@@ -13,8 +14,6 @@
 
 #include "broker/unique_fd.h"
 #include "ctl/commands.h"
-
-extern char** environ;
 
 namespace ctl {
 namespace {
@@ -84,7 +83,7 @@ Status prepare_with_broker(const broker::RunDirectory& run, const v1::PrepareSli
                            v1::Slice* slice) {
   const Clock::time_point deadline = Clock::now() + kStartDeadline;
   for (;;) {
-    const Status prepared = Client(run).prepare(request, slice);
+    Status prepared = Client(run).prepare(request, slice);
     if (prepared.failure != Failure::kNoBroker || Clock::now() > deadline) return prepared;
 
     if (Status status = run.make(); !status.ok()) return status;

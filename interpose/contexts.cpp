@@ -27,7 +27,7 @@ int slice_number(const SliceGpu& gpu) { return static_cast<int>(gpu.slice - sess
 std::atomic<int>& count_on(const SliceGpu& gpu) { return context_counts[slice_number(gpu)][gpu.index]; }
 
 uint64_t gpu_number(const SliceGpu& gpu) {
-  return static_cast<uint64_t>(slice_number(gpu) * shm::kMaxGpus + gpu.index);
+  return static_cast<uint64_t>(slice_number(gpu)) * shm::kMaxGpus + static_cast<uint64_t>(gpu.index);
 }
 SliceGpu gpu_of_number(uint64_t number) {
   return {&session().slices[number / shm::kMaxGpus], static_cast<int>(number % shm::kMaxGpus)};

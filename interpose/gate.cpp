@@ -20,7 +20,7 @@ constinit thread_local uint64_t noted[4] = {};
 namespace {
 
 constinit std::atomic<uint64_t> open_word{shm::kGateOpen};
-constinit SliceGate gates[hook::kMaxSlices];
+constinit SliceGate gates[hook::kMaxSlices] = {};
 constinit std::atomic<int> gate_count;
 
 // A waiting launch looks again, and rings again, this often: a lost wake-up costs no more.

@@ -25,9 +25,19 @@ constexpr LookupRow kLookups[] = {
 #undef DRIVER_LOOKUP
 };
 
-enum class Policy : uint8_t { Pass, Charge, Release, Hold, Report, Launch, Lookup, Lifecycle, Capture };
+enum class Policy : uint8_t {
+  kPass,
+  kCharge,
+  kRelease,
+  kHold,
+  kReport,
+  kLaunch,
+  kLookup,
+  kLifecycle,
+  kCapture
+};
 constexpr Policy kPolicies[] = {
-#define DRIVER_FUNCTION(index, name, base, policy) Policy::policy,
+#define DRIVER_FUNCTION(index, name, base, policy) Policy::k##policy,
 #include "generated/interpose/functions.inc"
 #undef DRIVER_FUNCTION
 };
@@ -77,7 +87,7 @@ void* ours_for(const char* symbol, void* found, int version, cuuint64_t flags) {
     return found;
   }
   const LookupRow* row = row_of(base, found, version, flags);
-  if (row == nullptr || kPolicies[row->index] == Policy::Pass) return found;
+  if (row == nullptr || kPolicies[row->index] == Policy::kPass) return found;
   void* own = find_symbol(own_object(), driver_table::kNames + driver_table::kExportName[row->index]);
   return own != nullptr ? own : found;
 }

@@ -16,8 +16,8 @@ constinit thread_local uint32_t inside = 0;
 
 namespace {
 
-constinit Context contexts[kMaxContexts];
-constinit Stream streams[kMaxStreams];
+constinit Context contexts[kMaxContexts] = {};
+constinit Stream streams[kMaxStreams] = {};
 constinit std::atomic<uint32_t> captures;
 
 constexpr uint32_t kReach = 8;  // entries from its home in which a stream may be

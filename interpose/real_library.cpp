@@ -90,7 +90,7 @@ struct CacheEntry {
 static_assert(sizeof(CacheHeader) == 48 && sizeof(CacheEntry) == 24);
 constexpr char kCacheMagic[] = "glibc-ld.so.cache1.1";
 constexpr char kOldCacheMagic[] = "ld.so-1.7.0";
-constexpr int32_t kX86_64Library = 0x0303;
+constexpr int32_t kX8664Library = 0x0303;
 
 bool find_in_cache(const char* name, Path& out) {
   const long file = system_call(SYS_openat, AT_FDCWD, as_long("/etc/ld.so.cache"), O_RDONLY | O_CLOEXEC);
@@ -122,7 +122,7 @@ bool find_in_cache(const char* name, Path& out) {
   for (uint32_t i = 0; i < header.entries; i++) {
     CacheEntry entry;
     memcpy(&entry, base + sizeof header + i * sizeof entry, sizeof entry);
-    if (entry.flags != kX86_64Library || entry.name >= left || entry.path >= left) continue;
+    if (entry.flags != kX8664Library || entry.name >= left || entry.path >= left) continue;
     if (strncmp(base + entry.name, name, left - entry.name) != 0) continue;
     if (memchr(base + entry.path, 0, left - entry.path) == nullptr) continue;
     if (copy_if_usable(base + entry.path, out)) return true;
