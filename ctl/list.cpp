@@ -38,7 +38,7 @@ Listing look(const broker::RunDirectory& directory) {
   listing.slices = read_slices(directory, &listing.problems);
   for (const SliceView& slice : listing.slices) {
     for (const SliceView& earlier : before) {
-      // An open gate is not metered: nobody else wants the GPU.
+      // An open gate is not metered: no other slice shares the GPU.
       if (earlier.id == slice.id && !slice.open)
         listing.received[slice.id] = received_percent(earlier, slice);
     }
