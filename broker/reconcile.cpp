@@ -30,7 +30,8 @@ Measurement measure(const Measurement& last, uint32_t generation, const limiter:
                     uint64_t listed_bytes) {
   const uint64_t accounted = use.held_bytes - std::min(use.held_bytes, use.managed_bytes);
   const uint64_t overhead = listed_bytes - std::min(listed_bytes, accounted);
-  const bool may_fall = last.generation != generation || last.releases != use.releases;
+  const bool may_fall =
+      last.generation != generation || (last.releases != use.releases && use.pooled_bytes == 0);
   if (overhead < last.overhead_bytes && !may_fall) return last;
   return {generation, overhead, use.releases};
 }
@@ -130,13 +131,19 @@ bool Reconciler::look_at(int node_gpu) {
     const ProcessMemory* const process = find(listed, candidate.pid);
     const uint64_t bytes = process != nullptr ? process->used_bytes : 0;
 
+    shm::Shared<uint64_t>& overhead = slice.files->limits().overhead_bytes[candidate.gpu][candidate.slot];
     Measurement& last = slice.measured[{candidate.gpu, candidate.slot}];
+    // With pools, what an earlier broker measured is better than a first look.
+    if (last.generation != candidate.generation && use.pooled_bytes != 0) {
+      last = {candidate.generation, overhead.load(), use.releases};
+    }
     last = measure(last, candidate.generation, use, bytes);
-    slice.files->limits().overhead_bytes[candidate.gpu][candidate.slot].store(last.overhead_bytes);
+    overhead.store(last.overhead_bytes);
 
-    // Listed with memory: the context is there and measured, so its floor is no longer needed.
+    // Listed with memory, and no pool to blur it: the context is there and measured, so its floor is no
+    // longer needed.
     if (use.floor_bytes == 0) continue;
-    if (bytes == 0) {
+    if (bytes == 0 || use.pooled_bytes != 0) {
       complete = false;
       continue;
     }

@@ -20,8 +20,9 @@ struct Measurement {
 };
 
 // The overhead after a measurement: what the driver lists for the process, less what the process itself
-// accounts for. Raised at once; lowered only if the process gave something back since, because a pool that
-// the driver shrank without a call makes it look smaller than it is. Preconditions: `use` was quiescent.
+// accounts for. Raised at once; lowered only if the process gave something back since and has no pools,
+// because one that the driver shrank without a call makes it look smaller than it is. Preconditions: `use`
+// was quiescent.
 Measurement measure(const Measurement& last, uint32_t generation, const limiter::SlotUse& use,
                     uint64_t listed_bytes);
 

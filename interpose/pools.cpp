@@ -73,20 +73,23 @@ bool settle(const InFlight& call, CUmemoryPool handle, uint64_t taken_bytes) {
     pool->covered_bytes = target_bytes;
     break;
   }
+  add_pooled(call, static_cast<int64_t>(missing_bytes - excess_bytes));
   if (excess_bytes != 0) give_back(call, excess_bytes);
   if (missing_bytes == 0 || try_take(call, missing_bytes)) return true;
+  add_pooled(call, -static_cast<int64_t>(missing_bytes));
   const gate::Locked locked(books);
   if (Pool* pool = find_locked(handle)) pool->covered_bytes -= missing_bytes;
   return false;
 }
 
-void note_taken(CUmemoryPool handle, uint64_t taken_bytes) {
+void note_taken(const InFlight& call, CUmemoryPool handle, uint64_t taken_bytes) {
   const gate::Locked locked(books);
   Pool* pool = find_locked(handle);
   if (pool == nullptr) return;
   pool->covered_bytes += taken_bytes;
   pool->in_flight_bytes += taken_bytes;
   pool->changes++;
+  add_pooled(call, static_cast<int64_t>(taken_bytes));
 }
 
 // The pools of a GPU, copied so that nothing is held while the driver is asked.
@@ -168,7 +171,7 @@ CUresult charged_from(const char* function, CUmemoryPool pool, uint64_t bytes, C
   uint64_t taken_bytes;
   InFlight in_flight(gpu);
   if (!take_growth(function, in_flight, pool, bytes, &taken_bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
-  note_taken(pool, taken_bytes);
+  note_taken(in_flight, pool, taken_bytes);
   const CUresult result = ask_driver(function, in_flight, bytes, call);
   if (settle(in_flight, pool, taken_bytes) || result != CUDA_SUCCESS) return result;
   undo();
@@ -312,6 +315,7 @@ CUresult cuMemPoolDestroy(CUmemoryPool pool) noexcept {
   const CUresult result = real<fn::cuMemPoolDestroy>(pool);
   if (!removed.gpu) return result;
   if (result == CUDA_SUCCESS) {
+    add_pooled(in_flight, -static_cast<int64_t>(removed.covered_bytes));
     give_back(in_flight, removed.covered_bytes);
     return result;
   }

@@ -158,6 +158,11 @@ void add_managed(const InFlight& call, int64_t delta_bytes) {
   limiter::add_managed(*gpu.slice->state, gpu.index, gpu.slice->slot, delta_bytes);
 }
 
+void add_pooled(const InFlight& call, int64_t delta_bytes) {
+  const SliceGpu& gpu = call.gpu();
+  limiter::add_pooled(*gpu.slice->state, gpu.index, gpu.slice->slot, delta_bytes);
+}
+
 void forget_memory() {
   forget_allocations();
   forget_pools();

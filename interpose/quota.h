@@ -76,8 +76,9 @@ bool try_take(const InFlight& call, uint64_t bytes);
 bool try_take_or_trim(const InFlight& call, uint64_t bytes);
 void give_back(const InFlight& call, uint64_t bytes);
 void give_context(const InFlight& call);
-// Marks `delta_bytes` of what is charged as managed.
+// Marks `delta_bytes` of what is charged as managed memory, or as memory of pools.
 void add_managed(const InFlight& call, int64_t delta_bytes);
+void add_pooled(const InFlight& call, int64_t delta_bytes);
 
 // Calls the driver for memory that was taken. If it has none, cached memory of this process's pools is given
 // to it and it is asked once more; a refusal is counted as the GPU's.

@@ -200,6 +200,10 @@ void add_managed(shm::State& state, int gpu, SlotRef self, int64_t delta_bytes) 
   add(state.ledger[gpu][self.slot].managed, self.generation, delta_bytes);
 }
 
+void add_pooled(shm::State& state, int gpu, SlotRef self, int64_t delta_bytes) {
+  add(state.ledger[gpu][self.slot].pooled, self.generation, delta_bytes);
+}
+
 void clear_context_floor(shm::State& state, int gpu, SlotRef slot) {
   set(state.ledger[gpu][slot.slot].context_floor, slot.generation, 0);
 }
@@ -212,6 +216,7 @@ SlotUse slot_use(const shm::State& state, int gpu, uint32_t slot) {
   use.managed_bytes = bytes_of(line.managed.load());
   use.floor_bytes = bytes_of(line.context_floor.load());
   use.releases = line.releases.load();
+  use.pooled_bytes = bytes_of(line.pooled.load());
   return use;
 }
 
@@ -286,6 +291,7 @@ void reap_slot(shm::State& state, uint32_t index, uint32_t generation) {
     retire(line.managed, generation);
     retire(line.context_floor, generation);
     retire(line.calls, generation);
+    retire(line.pooled, generation);
   }
   owner = reaping;
   slot.owner.compare_exchange_strong(owner, shm::slot_owner(shm::kSlotFree, generation + 1));

@@ -75,6 +75,10 @@ void give_context(shm::State& state, int gpu, SlotRef self);
 // Marks `delta_bytes` (negative: no longer) of what the slot holds as managed memory. Saturates at 0.
 void add_managed(shm::State& state, int gpu, SlotRef self, int64_t delta_bytes);
 
+// The same for memory of pools, which the driver takes back when it likes: what it lists for the process may
+// be that much less than what the line says, call or no call.
+void add_pooled(shm::State& state, int gpu, SlotRef self, int64_t delta_bytes);
+
 // The broker has measured the slot's overhead (and published it in limits first): the floor is no longer
 // charged.
 void clear_context_floor(shm::State& state, int gpu, SlotRef slot);
@@ -85,10 +89,11 @@ struct SlotUse {
   uint64_t floor_bytes;
   uint64_t calls;  // read before all others
   uint64_t releases;
+  uint64_t pooled_bytes;
 };
 SlotUse slot_use(const shm::State& state, int gpu, uint32_t slot);
 // Whether no call was under way from before `before` was read until `after` was: then `before` was true, and
-// the driver's figure was the same, all the time between.
+// the driver's figure was the same but for pools, all the time between.
 bool was_quiescent(const SlotUse& before, const SlotUse& after);
 
 Usage usage(const shm::Limits& limits, const shm::State& state, int gpu);

@@ -232,9 +232,9 @@ struct Work {
   uint32_t reserved;
 };
 
-// A process' line on one GPU. The first four are generation << 48 | bytes and `calls` carries the generation
-// too: an old incarnation, or a reaper that comes late, cannot change a new one's. Only limiter/ledger.h
-// writes them; the protocol is described there.
+// A process' line on one GPU. The first four are generation << 48 | bytes; `calls` and `pooled` carry the
+// generation too: an old incarnation, or a reaper that comes late, cannot change a new one's. Only
+// limiter/ledger.h writes them; the protocol is described there.
 struct SlotLedger {
   Shared<uint64_t> want;           // asked for, not granted yet
   Shared<uint64_t> held;           // granted
@@ -242,7 +242,9 @@ struct SlotLedger {
   Shared<uint64_t> context_floor;  // charged for a first context until the broker has measured it
   Shared<uint64_t> calls;          // generation << 48 | ended << 24 | in flight: see below
   Shared<uint64_t> releases;
-  uint64_t reserved[2];
+  Shared<uint64_t>
+      pooled;  // generation << 48 | the part of held that the driver may take back without a call
+  uint64_t reserved;
 };
 
 constexpr uint64_t kLedgerBytesMask = (1ull << 48) - 1;

@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A process that takes and frees without a pause is never charged less for its context than it takes, however often
+"""`busy_processes_are_not_measured_test.py take|take-async`
+
+A process that takes and frees without a pause is never charged less for its context than it takes, however often
 the broker looks; and so it never gets more than its quota."""
 
 import sys
@@ -15,7 +17,7 @@ SECONDS = 6
 def main():
     with Lab(simulate=True) as lab:
         program = lab.program("tests/busy_with_memory")
-        taker = lab.start([program, "take", SECONDS], Slice("10GiB", compute=50, name="taker"))
+        taker = lab.start([program, sys.argv[1], SECONDS], Slice("10GiB", compute=50, name="taker"))
         other = lab.start([program, "contexts", SECONDS], Slice("10GiB", compute=50, name="other"))
         most, least_overhead, looks = 0, QUOTA, 0
         while taker.running():

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// busy_with_memory take|contexts SECONDS, until then:
+// busy_with_memory take|take-async|contexts SECONDS, until then:
 //   take      takes 256 MiB pieces until one is refused, frees all, and again, with no pause in between;
+//   take-async  the same from the device's pool, which gives its memory back to the GPU whenever the stream
+//   is
+//             waited for;
 //   contexts  makes a context and ends it: each time, the broker looks at what every process has.
 #include <cstring>
 #include <ctime>
@@ -33,6 +36,10 @@ int main(int argc, char** argv) {
     }
     return finish();
   }
+  const bool async = strcmp(argv[1], "take-async") == 0;
+  const auto take = [=](CUdeviceptr* pointer) {
+    return async ? cuMemAllocAsync(pointer, kPiece, nullptr) : cuMemAlloc(pointer, kPiece);
+  };
   start();
   uint64_t most = 0;
   uint64_t least = UINT64_MAX;  // at a refusal
@@ -41,13 +48,14 @@ int main(int argc, char** argv) {
     std::vector<CUdeviceptr> held;
     CUdeviceptr pointer;
     CUresult result;
-    while ((result = cuMemAlloc(&pointer, kPiece)) == CUDA_SUCCESS) held.push_back(pointer);
+    while ((result = take(&pointer)) == CUDA_SUCCESS) held.push_back(pointer);
     MUST_BE(result, CUDA_ERROR_OUT_OF_MEMORY);
     refusals++;
     const uint64_t taken = held.size() * kPiece;
     if (taken > most) most = taken;
     if (taken < least) least = taken;
-    for (const CUdeviceptr freed : held) OK(cuMemFree(freed));
+    for (const CUdeviceptr freed : held) OK(async ? cuMemFreeAsync(freed, nullptr) : cuMemFree(freed));
+    if (async) OK(cuStreamSynchronize(nullptr));
   }
   printf("{\"refusals\": %llu, \"most_bytes\": %llu, \"least_bytes\": %llu}\n",
          static_cast<unsigned long long>(refusals), static_cast<unsigned long long>(most),

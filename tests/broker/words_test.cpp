@@ -145,6 +145,15 @@ TEST(MeasureTest, it_rises_at_once_and_falls_only_after_a_release) {
   EXPECT_EQ(broker::measure(first, 1, use(0, 0, 3), 100).overhead_bytes, 100u);  // the slot's next process
 }
 
+TEST(MeasureTest, it_does_not_fall_while_there_are_pools) {
+  const broker::Measurement first = broker::measure({}, 0, use(0, 0, 3), 500);
+  limiter::SlotUse pools = use(200, 0, 4);
+  pools.pooled_bytes = 200;
+  EXPECT_EQ(broker::measure(first, 0, pools, 500).overhead_bytes, 500u);
+  EXPECT_EQ(broker::measure(first, 0, pools, 900).overhead_bytes, 700u);
+  EXPECT_EQ(broker::measure(first, 0, use(0, 0, 4), 300).overhead_bytes, 300u);
+}
+
 TEST(MappingGuardTest, a_file_cut_under_the_mapping_reads_as_zeros) {
   char path[] = "/tmp/cuslice-guard-XXXXXX";
   const int file = mkstemp(path);

@@ -192,11 +192,13 @@ TEST_F(Ledger, the_count_of_ended_calls_wraps_into_nothing_else) {
 TEST_F(Ledger, a_process_killed_in_a_call_leaves_none_to_the_slots_next_owner) {
   const SlotRef dead = join(7);
   limiter::begin_call(*state_, 0, dead);
+  limiter::add_pooled(*state_, 0, dead, kMiB);
   limiter::reap_slot(*state_, dead.slot, dead.generation);
   const SlotRef next = join(8);
   ASSERT_EQ(next.slot, dead.slot);
   const limiter::SlotUse use = limiter::slot_use(*state_, 0, next.slot);
   EXPECT_TRUE(limiter::was_quiescent(use, use));
+  EXPECT_EQ(use.pooled_bytes, 0u);
   limiter::end_call(*state_, 0, dead);  // it was not dead after all
   EXPECT_TRUE(limiter::was_quiescent(use, limiter::slot_use(*state_, 0, next.slot)));
 }
