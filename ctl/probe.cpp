@@ -6,6 +6,7 @@
 #include <dlfcn.h>
 #include <nvml.h>
 
+#include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <iostream>
@@ -173,11 +174,11 @@ json probe_share(const Cuda& cuda, const std::string& directory) {
   cuda.cuMemFree_v2(pointer);
   const double received = received_percent(before, after);
   const uint64_t turns = after.turns - before.turns;
-  return {{"ok", turns > 0 && received > 0 && received <= after.compute_limit_percent + 5.0},
-          {"detail", std::to_string(launches) + " launches in " + std::to_string(turns) + " turns, " +
-                         std::to_string(static_cast<int>(received + 0.5)) +
-                         " % of the GPU's time; the slice's limit is " +
-                         std::to_string(after.compute_limit_percent) + " %"}};
+  return {
+      {"ok", turns > 0 && received > 0 && received <= after.compute_limit_percent + 5.0},
+      {"detail", std::to_string(launches) + " launches in " + std::to_string(turns) + " turns, " +
+                     std::to_string(std::lround(received)) + " % of the GPU's time; the slice's limit is " +
+                     std::to_string(after.compute_limit_percent) + " %"}};
 }
 
 void probe_limits(const Cuda& cuda, const std::string& directory, json* result) {

@@ -17,8 +17,6 @@
 #include "ctl/broker_process.h"
 #include "ctl/commands.h"
 
-extern char** environ;
-
 namespace ctl {
 namespace {
 

@@ -2,6 +2,7 @@
 #include "sim/busy_history.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace sim {
 
@@ -35,7 +36,7 @@ uint32_t busy_percent(const BusyHistory& history, uint64_t now_ns, uint64_t wind
         begin_ns < from_ns ? 1.0 - static_cast<double>(from_ns - begin_ns) / kHistoryBucketNs : 1.0;
     busy_ns += bucket_busy_ns * part;
   }
-  return std::min<uint32_t>(100, busy_ns * 100 / window_ns + 0.5);
+  return static_cast<uint32_t>(std::min(100L, std::lround(busy_ns * 100 / window_ns)));
 }
 
 }  // namespace sim
