@@ -4,7 +4,7 @@
 // reserves memory, and launches on a GPU that is one word in a shared file (the time at which it is free
 // again).
 //
-//   fake_tenant SLICE [--hold BYTES] [--attach 0] [--gpu FILE --kernel-us N --seconds S]
+//   fake_tenant SLICE [--hold BYTES] [--unanswered BYTES] [--attach 0] [--gpu FILE --kernel-us N --seconds S]
 //
 // Prints "attached SLOT", then (with --gpu) at its end "busy NS", the GPU time that it got, and one line
 // "turn GRANTED_NS FIRST_NS DRAINED_NS" per turn. Without --gpu it holds what it has until it is killed.
