@@ -9,4 +9,11 @@
   .long 1
   .asciz "cuslice"
   .long CUSLICE_LIBRARY
+
+// Opens the writable segment, on a page of its own: what the loader writes at each exec (.dynamic, .got, .got.plt)
+// and .data beside it would else straddle two by chance, and each page copied is microseconds of a start.
+  .section .data.rel.ro.first,"awR",@progbits
+  .balign 4096
+  .quad 0
+
   .section .note.GNU-stack,"",@progbits

@@ -59,6 +59,15 @@ class LibraryTest(unittest.TestCase):
         for name in (".init_array", ".fini_array", ".preinit_array", ".ctors", ".init", ".fini"):
             self.assertNotRegex(sections, rf"\s\{name}\s")
 
+    def test_is_two_segments_and_what_the_loader_writes_is_one_page(self):
+        headers = tool("readelf", "-lW", LIBRARY)
+        self.assertEqual(re.findall(r"^\s+LOAD(?:\s+0x\w+){5}\s+([RWE ]+?)\s+0x", headers, re.M), ["R E", "RW"])
+        self.assertNotIn("GNU_RELRO", headers)
+        sections = re.findall(r"\] (\.\S+)\s+\w+\s+(\w{16})\s+\w+\s+(\w+)", tool("readelf", "-SW", LIBRARY))
+        extents = {name: (int(at, 16), int(at, 16) + int(size, 16)) for name, at, size in sections}
+        written = [extents[name] for name in (".dynamic", ".got", ".got.plt", ".data") if name in extents]
+        self.assertEqual(min(begin for begin, _ in written) // 4096, (max(end for _, end in written) - 1) // 4096)
+
     def test_needs_no_relocation_but_imports_and_thread_locals(self):
         kinds = set(re.findall(r"R_X86_64_\w+", tool("readelf", "-rW", LIBRARY)))
         self.assertLessEqual(kinds, {"R_X86_64_JUMP_SLOT", "R_X86_64_TPOFF64"})
