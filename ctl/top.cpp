@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <csignal>
 #include <ctime>
 #include <iostream>
@@ -56,11 +57,9 @@ std::string per_second(uint64_t before, uint64_t after, double seconds, double s
 }
 
 std::string memory_bar(uint64_t used, uint64_t quota) {
-  const size_t full =
-      quota == 0
-          ? 0
-          : static_cast<size_t>(
-                static_cast<double>(std::min(used, quota)) / static_cast<double>(quota) * kBarWidth + 0.5);
+  const double part =
+      quota == 0 ? 0 : static_cast<double>(std::min(used, quota)) / static_cast<double>(quota);
+  const auto full = static_cast<size_t>(std::lround(part * kBarWidth));
   return "[" + std::string(full, '#') + std::string(kBarWidth - full, '.') + "]";
 }
 
