@@ -1,8 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# Sets up, builds the release preset and runs its tests. Nothing here needs a GPU: tests labelled `gpu`
-# are for `ctest` by hand on a machine that has one.
+# Sets up, builds the release preset and runs its tests. Nothing here needs a GPU.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
