@@ -54,7 +54,7 @@ CUresult register_host(void* pointer, size_t bytes, unsigned flags) {
 // Every caller's variable has the size that cuda.h documents; booleans are read as 4 bytes by cudart.
 template <typename Value>
 CUresult put(void* data, Value value) {
-  memcpy(data, &value, sizeof(Value));
+  memcpy(data, &value, sizeof value);  // NOLINT(bugprone-sizeof-expression): of a handle too
   return CUDA_SUCCESS;
 }
 
