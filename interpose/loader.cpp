@@ -9,11 +9,11 @@
 #include "interpose/syscalls.h"
 
 extern "C" {
-// NOLINTBEGIN(readability-identifier-naming): the linker defines them.
+// NOLINTBEGIN(bugprone-reserved-identifier,readability-identifier-naming): the linker defines them.
 [[gnu::visibility("hidden")]] extern const ElfW(Ehdr) __ehdr_start;
 // Under a name of its own: link.h's declaration is not hidden, and would be reached through a relocation.
 [[gnu::visibility("hidden")]] extern const ElfW(Dyn) own_dynamic_section[] asm("_DYNAMIC");
-// NOLINTEND(readability-identifier-naming)
+// NOLINTEND(bugprone-reserved-identifier,readability-identifier-naming)
 }
 
 namespace hook {
