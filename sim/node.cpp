@@ -48,7 +48,7 @@ Node& Node::get() {
 Node::Node(NodeFile* file) : file_(file), model_(file ? find_gpu_model(file->settings.gpu) : &gpu_model(0)) {}
 
 const NodeSettings& Node::settings() const {
-  static const NodeSettings kNone = {.device_count = 0};
+  static constexpr NodeSettings kNone = {.device_count = 0};
   return file_ ? file_->settings : kNone;
 }
 
@@ -56,7 +56,7 @@ const GpuModel& Node::model(int) const { return *model_; }
 
 void Node::uuid(int device, uint8_t out[16]) const {
   uint64_t seed = file_->identity + device;
-  for (int half = 0; half < 2; ++half) {
+  for (size_t half = 0; half < 2; ++half) {
     seed += 0x9e3779b97f4a7c15;  // splitmix64
     uint64_t value = seed;
     value = (value ^ (value >> 30)) * 0xbf58476d1ce4e5b9;

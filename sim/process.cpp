@@ -74,7 +74,7 @@ const ProcessIdentity& this_process() {
 }
 
 bool is_alive(uint64_t pid, uint64_t start_time) {
-  Stat stat;
+  Stat stat = {};
   const int error = read_stat(pid, &stat);
   if (error) {
     // Not for lack of file descriptors, nor because /proc hides other users' processes.

@@ -114,7 +114,7 @@ class TemporaryDirectory {
 };
 
 fs::path library_directory() {
-  const fs::path directory = fs::read_symlink("/proc/self/exe").parent_path().parent_path() / "lib" / "sim";
+  fs::path directory = fs::read_symlink("/proc/self/exe").parent_path().parent_path() / "lib" / "sim";
   for (const char* const name : {"libcuda.so.1", "libnvidia-ml.so.1"}) {
     // Without it the command would run on the machine's own driver, if it has one, and say that all is well.
     if (!fs::exists(directory / name))

@@ -207,10 +207,10 @@ nvmlReturn_t sim_nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice_t handle,
   if (!info) return NVML_ERROR_INVALID_ARGUMENT;
   if (info->version != nvmlProcessesUtilizationInfo_v1) return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
   const std::vector<sim::ProcessUse> list = sim::processes(device);
-  const unsigned int room = info->procUtilArray ? info->processSamplesCount : 0;
+  const unsigned int room = info->processSamplesCount;
   info->processSamplesCount = list.size();
   if (list.empty()) return NVML_ERROR_NOT_FOUND;
-  if (room < list.size()) return NVML_ERROR_INSUFFICIENT_SIZE;
+  if (!info->procUtilArray || room < list.size()) return NVML_ERROR_INSUFFICIENT_SIZE;
   const uint64_t now_us = sim::wall_clock_us();
   for (size_t i = 0; i < list.size(); ++i) {
     nvmlProcessUtilizationInfo_v1_t& sample = info->procUtilArray[i];
