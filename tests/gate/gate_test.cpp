@@ -23,8 +23,6 @@
 
 #include "shm/segment.h"
 
-extern char** environ;
-
 namespace {
 
 using namespace std::chrono_literals;
@@ -334,8 +332,15 @@ TEST_P(BehaviourTest, occupied_time_is_the_time_of_the_kernels) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Of, BehaviourTest,
-                         testing::Values("stream", "launch_and_wait", "bursts", "legacy", "threads"),
+                         testing::Values("stream", "launch_and_wait", "bursts", "pairs", "legacy", "threads"),
                          [](const auto& behaviour) { return std::string(behaviour.param); });
+
+TEST_F(GateTest, the_host_s_time_between_short_kernels_is_not_occupied_time) {
+  grant(shm::kNoDeadline);
+  Outcome outcome = run("pairs", 100, 1);
+  EXPECT_TRUE(outcome.success()) << outcome.text;
+  EXPECT_NEAR(static_cast<double>(work().occupied_ns) / (outcome.kernels * 1e5), 1, 0.3);
+}
 
 TEST_F(GateTest, without_a_broker_a_slice_paces_itself_at_its_share) {
   park();
