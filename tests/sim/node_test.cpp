@@ -52,7 +52,7 @@ class NodeDirectory : public testing::Environment {
   std::string path_;
 };
 
-const auto* const g_directory = testing::AddGlobalTestEnvironment(new NodeDirectory);
+const auto* const kDirectory = testing::AddGlobalTestEnvironment(new NodeDirectory);
 
 // A child that runs this and then waits to be killed; returns once it has run.
 class Child {

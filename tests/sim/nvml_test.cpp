@@ -27,7 +27,7 @@ class PrivateNode : public testing::Environment {
   }
 };
 
-const auto* const g_node = testing::AddGlobalTestEnvironment(new PrivateNode);
+const auto* const kNode = testing::AddGlobalTestEnvironment(new PrivateNode);
 
 class NvmlTest : public testing::Test {
  protected:
