@@ -231,7 +231,7 @@ Membership attach_slices(Session* session) {
   *session = {};
   Attaching attaching = {session, {}, now_ns() + kBrokerDeadlineNs, false};
   identify_self(&attaching.self);
-  const Membership found = each_slice_directory(&attach_one, &attaching);
+  const Membership found = each_slice_directory(&attach_one, &attaching, &session->in_container);
   if (found != Membership::kAttached) return found;
   if (!attaching.failed) return Membership::kAttached;
   // What was taken in other slices must not stay charged to a process that uses none of them.

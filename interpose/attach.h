@@ -13,7 +13,8 @@ Membership attach_slices(Session* session);
 
 // The directories of the slices of this process, for whoever only reads them: calls visit(directory, context)
 // for each until it returns false. kTransparent: none; kAttached: visited; kClosed: there should be some.
+// *in_container, unless nullptr: they are a container's, which keeps other GPUs from its processes.
 using VisitDirectory = bool(const char* directory, void* context);
-Membership each_slice_directory(VisitDirectory* visit, void* context);
+Membership each_slice_directory(VisitDirectory* visit, void* context, bool* in_container = nullptr);
 
 }  // namespace hook

@@ -67,7 +67,7 @@ template <typename Call>
 CUresult created(const char* function, CUcontext* context, CUdevice device, Call call) {
   SliceGpu gpu;
   const Standing standing = standing_on_device(device, &gpu);
-  if (standing == Standing::kClosed) return CUDA_ERROR_NOT_INITIALIZED;
+  if (const CUresult refused = barred(standing, device); refused != CUDA_SUCCESS) return refused;
   if (standing == Standing::kUnlimited || context == nullptr) return call();
   const CUresult result = charged_context(function, gpu, call);
   if (result != CUDA_SUCCESS) return result;
@@ -133,7 +133,7 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext* pctx, CUdevice dev) noexcept {
   const auto call = [=] { return real<fn::cuDevicePrimaryCtxRetain>(pctx, dev); };
   SliceGpu gpu;
   const Standing standing = standing_on_device(dev, &gpu);
-  if (standing == Standing::kClosed) return CUDA_ERROR_NOT_INITIALIZED;
+  if (const CUresult refused = barred(standing, dev); refused != CUDA_SUCCESS) return refused;
   std::atomic<CUcontext>* primary = primary_of(dev);
   if (standing == Standing::kUnlimited || pctx == nullptr || primary == nullptr) return call();
   if (primary->load(std::memory_order_acquire) != nullptr) return call();
@@ -174,6 +174,14 @@ CUresult cuCtxCreate_v4(CUcontext* pctx, CUctxCreateParams* ctxCreateParams, uns
                         CUdevice dev) noexcept {
   return created("cuCtxCreate", pctx, dev,
                  [=] { return real<fn::cuCtxCreate_v4>(pctx, ctxCreateParams, flags, dev); });
+}
+
+// Not counted: what it takes beside the context that it is part of, the broker finds as overhead.
+CUresult cuGreenCtxCreate(CUgreenCtx* phCtx, CUdevResourceDesc desc, CUdevice dev,
+                          unsigned int flags) noexcept {
+  SliceGpu gpu;
+  const CUresult refused = barred(standing_on_device(dev, &gpu), dev);
+  return refused != CUDA_SUCCESS ? refused : real<fn::cuGreenCtxCreate>(phCtx, desc, dev, flags);
 }
 
 CUresult cuCtxDestroy(CUcontext ctx) noexcept {

@@ -605,7 +605,7 @@ cuCoredumpDeregisterCompleteCallback = Pass()
 cuGetExportTable = Pass("the runtime verifies that its pointers are the driver's own")
 
 # Green Contexts
-cuGreenCtxCreate = Pass("not counted yet: part of a counted context; the broker finds the rest as overhead")
+cuGreenCtxCreate = Lifecycle()
 cuGreenCtxDestroy = Pass("the counterpart of cuGreenCtxCreate")
 cuCtxFromGreenCtx = Pass()
 cuDeviceGetDevResource = Pass()

@@ -14,7 +14,7 @@ template <typename Call, typename Key, typename Undo>
 CUresult charged(const char* function, uint64_t bytes, bool managed, Call call, Key key, Undo undo) {
   SliceGpu gpu;
   const Standing standing = standing_in_context(&gpu);
-  if (standing == Standing::kClosed) return CUDA_ERROR_NOT_INITIALIZED;
+  if (const CUresult refused = barred(standing); refused != CUDA_SUCCESS) return refused;
   if (standing == Standing::kUnlimited || bytes == 0) return call();
   bytes = granules(bytes);
   InFlight in_flight(gpu);
@@ -48,7 +48,7 @@ CUresult charged_pitch(const char* function, Pointer* pointer, Size* pitch, uint
                        Call call, Free free) {
   SliceGpu gpu;
   const Standing standing = standing_in_context(&gpu);
-  if (standing == Standing::kClosed) return CUDA_ERROR_NOT_INITIALIZED;
+  if (const CUresult refused = barred(standing); refused != CUDA_SUCCESS) return refused;
   if (standing == Standing::kUnlimited || pointer == nullptr || pitch == nullptr || width == 0 ||
       height == 0) {
     return call();

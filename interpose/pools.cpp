@@ -17,11 +17,14 @@ constexpr uint64_t kPoolGranule = uint64_t{32} << 20;  // pools grow by multiple
 
 struct Pool {
   CUmemoryPool handle;
-  SliceGpu gpu;
+  SliceGpu gpu;              // whose slice is charged; nobody if there is none
+  int device;                // kNoDevice: memory of the host, or of another process, which was charged
   uint64_t covered_bytes;    // charged to the slice
   uint64_t in_flight_bytes;  // the part of it that calls under way have taken for growth
   uint32_t changes;          // to tell whether a reading of the driver's figure is still fresh
 };
+
+constexpr int kNoDevice = -1;
 
 constinit gate::FutexLock books;  // of everything below
 constinit Pool pools[kMaxPools] = {};
@@ -110,13 +113,13 @@ SliceGpu known_gpu(CUmemoryPool handle) {
 }
 
 // Which GPU an unknown pool is on: it is some device's default pool, or of a kind we don't count.
-SliceGpu gpu_of_pool(CUmemoryPool handle) {
+int device_of_pool(CUmemoryPool handle) {
   int type = CU_MEM_LOCATION_TYPE_DEVICE;
   if (real<fn::cuMemPoolGetAttribute>(handle, CU_MEMPOOL_ATTR_LOCATION_TYPE, &type) == CUDA_SUCCESS) {
-    if (type != CU_MEM_LOCATION_TYPE_DEVICE) return {};
+    if (type != CU_MEM_LOCATION_TYPE_DEVICE) return kNoDevice;
     int device;
     if (real<fn::cuMemPoolGetAttribute>(handle, CU_MEMPOOL_ATTR_LOCATION_ID, &device) == CUDA_SUCCESS) {
-      return gpu_of_device(device);
+      return device;
     }
   }
   int devices = 0;
@@ -124,20 +127,41 @@ SliceGpu gpu_of_pool(CUmemoryPool handle) {
   for (int device = 0; device < devices; device++) {
     CUmemoryPool pool;
     if (real<fn::cuDeviceGetDefaultMemPool>(&pool, device) == CUDA_SUCCESS && pool == handle) {
-      return gpu_of_device(device);
+      return device;
     }
   }
-  return gpu_of_current_context();
+  CUdevice current;
+  return real<fn::cuCtxGetDevice>(&current) == CUDA_SUCCESS ? current : kNoDevice;
 }
 
-// The GPU whose slice pays for the pool; none if it is not in a slice. Remembers the pool.
-SliceGpu paying_gpu(CUmemoryPool handle) {
+// From now on the pool's memory is charged to the slice of the device, if it has one. false: no room for a
+// further pool, it is not charged here; the broker finds it as overhead.
+bool remember_pool(CUmemoryPool handle, int device) {
+  const SliceGpu gpu = device == kNoDevice ? SliceGpu{} : gpu_of_device(device);
+  const gate::Locked locked(books);
+  if (find_locked(handle) != nullptr) return true;
+  if (pool_count == kMaxPools) return false;
+  pools[pool_count++] = {handle, gpu, device, 0, 0, 0};
+  return true;
+}
+
+// Who pays for what a pool takes. Remembers the pool.
+Standing standing_in_pool(CUmemoryPool handle, int* device, SliceGpu* gpu) {
+  bool known = false;
   {
     const gate::Locked locked(books);
-    if (const Pool* pool = find_locked(handle)) return pool->gpu;
+    if (const Pool* pool = find_locked(handle)) {
+      *device = pool->device;
+      known = true;
+    }
   }
-  const SliceGpu gpu = gpu_of_pool(handle);
-  return remember_pool(handle, gpu) ? gpu : SliceGpu{};
+  if (!known) {
+    *device = device_of_pool(handle);
+    known = remember_pool(handle, *device);
+  }
+  if (*device == kNoDevice) return Standing::kUnlimited;
+  const Standing standing = standing_on_device(*device, gpu);
+  return standing == Standing::kLimited && !known ? Standing::kUnlimited : standing;
 }
 
 // Takes for the growth of a pool by an allocation; how much, or nothing after a refusal was reported.
@@ -166,8 +190,11 @@ bool take_growth(const char* function, InFlight& call, CUmemoryPool pool, uint64
 
 template <typename Call, typename Undo>
 CUresult charged_from(const char* function, CUmemoryPool pool, uint64_t bytes, Call call, Undo undo) {
-  const SliceGpu gpu = paying_gpu(pool);
-  if (!gpu || bytes == 0) return call();
+  SliceGpu gpu;
+  int device;
+  const Standing standing = standing_in_pool(pool, &device, &gpu);
+  if (const CUresult refused = barred(standing, device); refused != CUDA_SUCCESS) return refused;
+  if (standing == Standing::kUnlimited || bytes == 0) return call();
   uint64_t taken_bytes;
   InFlight in_flight(gpu);
   if (!take_growth(function, in_flight, pool, bytes, &taken_bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -213,14 +240,6 @@ CUresult allocate_async(const char* function, CUdeviceptr* pointer, uint64_t byt
 }
 
 }  // namespace
-
-bool remember_pool(CUmemoryPool handle, const SliceGpu& gpu) {
-  const gate::Locked locked(books);
-  if (find_locked(handle) != nullptr) return true;
-  if (pool_count == kMaxPools) return false;
-  pools[pool_count++] = {handle, gpu, 0, 0, 0};
-  return true;
-}
 
 void settle_pools(const InFlight& call) {
   CUmemoryPool handles[kMaxPools];
@@ -292,10 +311,15 @@ CUresult cuMemFreeAsync_ptsz(CUdeviceptr dptr, CUstream hStream) noexcept {
 }
 
 CUresult cuMemPoolCreate(CUmemoryPool* pool, const CUmemPoolProps* poolProps) noexcept {
+  const bool on_gpu = poolProps != nullptr && poolProps->location.type == CU_MEM_LOCATION_TYPE_DEVICE;
+  const int device = on_gpu ? poolProps->location.id : kNoDevice;
+  SliceGpu gpu;
+  if (on_gpu) {
+    const CUresult refused = barred(standing_on_device(device, &gpu), device);
+    if (refused != CUDA_SUCCESS) return refused;
+  }
   const CUresult result = real<fn::cuMemPoolCreate>(pool, poolProps);
-  if (result != CUDA_SUCCESS || membership() != Membership::kAttached) return result;
-  const bool on_gpu = poolProps->location.type == CU_MEM_LOCATION_TYPE_DEVICE;
-  remember_pool(*pool, on_gpu ? gpu_of_device(poolProps->location.id) : SliceGpu{});
+  if (result == CUDA_SUCCESS && membership() == Membership::kAttached) remember_pool(*pool, device);
   return result;
 }
 
@@ -336,7 +360,7 @@ CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool* pool_out, void* handle
                                             CUmemAllocationHandleType handleType,
                                             unsigned long long flags) noexcept {
   const CUresult result = real<fn::cuMemPoolImportFromShareableHandle>(pool_out, handle, handleType, flags);
-  if (result == CUDA_SUCCESS && membership() == Membership::kAttached) remember_pool(*pool_out, SliceGpu{});
+  if (result == CUDA_SUCCESS && membership() == Membership::kAttached) remember_pool(*pool_out, kNoDevice);
   return result;
 }
 

@@ -93,15 +93,26 @@ Standing standing_on_device(int device, SliceGpu* gpu) {
   if (member == Membership::kClosed) return Standing::kClosed;
   if (member == Membership::kTransparent) return Standing::kUnlimited;
   *gpu = gpu_of_device(device);
-  return *gpu ? Standing::kLimited : Standing::kUnlimited;
+  if (*gpu) return Standing::kLimited;
+  return is_off_limits(device) ? Standing::kOffLimits : Standing::kUnlimited;
 }
 
 Standing standing_in_context(SliceGpu* gpu) {
   const Membership member = membership();
   if (member == Membership::kClosed) return Standing::kClosed;
-  if (member == Membership::kTransparent) return Standing::kUnlimited;
-  *gpu = gpu_of_current_context();
-  return *gpu ? Standing::kLimited : Standing::kUnlimited;
+  CUdevice device;
+  if (member == Membership::kTransparent || real<fn::cuCtxGetDevice>(&device) != CUDA_SUCCESS)
+    return Standing::kUnlimited;
+  return standing_on_device(device, gpu);
+}
+
+CUresult barred(Standing standing, int device) {
+  if (standing == Standing::kClosed) return CUDA_ERROR_NOT_INITIALIZED;
+  if (standing != Standing::kOffLimits) return CUDA_SUCCESS;
+  if (device != kOfCurrentContext || real<fn::cuCtxGetDevice>(&device) == CUDA_SUCCESS) {
+    report_off_limits(device);
+  }
+  return CUDA_ERROR_DEVICE_UNAVAILABLE;
 }
 
 InFlightOnAll::InFlightOnAll() {

@@ -22,14 +22,19 @@ constexpr uint64_t granules(uint64_t bytes) {
 
 // What a call of this thread may take.
 enum class Standing : uint8_t {
-  kUnlimited,  // no slice, or none of this GPU: to the driver as it came
+  kUnlimited,  // no slice; or none of this GPU, which a container lets in: to the driver as it came
   kLimited,
-  kClosed,  // the driver was never initialised: CUDA_ERROR_NOT_INITIALIZED
+  kOffLimits,  // of a GPU that is in none of the slices: CUDA_ERROR_DEVICE_UNAVAILABLE
+  kClosed,     // the driver was never initialised: CUDA_ERROR_NOT_INITIALIZED
 };
 // On the GPU of the current context. Without a context it is kUnlimited: the driver has the right error for
 // that.
 Standing standing_in_context(SliceGpu* gpu);
 Standing standing_on_device(int device, SliceGpu* gpu);
+// What a call that takes something is answered without asking the driver; CUDA_SUCCESS: it may go on. The
+// first time that a GPU is off limits stderr is told, by the device's number or that of the current context.
+constexpr int kOfCurrentContext = -1;
+CUresult barred(Standing standing, int device = kOfCurrentContext);
 
 // A call of this thread that may change what the process holds on a GPU; for none (in no slice) it does
 // nothing. It lives from before the first change of the ledger until the driver has answered and the ledger
@@ -87,6 +92,8 @@ CUresult ask_driver(const char* function, const InFlight& in_flight, uint64_t by
 
 // The refusals of this process: each goes to the slice's log, the first to stderr too.
 void report_refusal(const char* function, const SliceGpu& gpu, uint64_t bytes);
+// The same for a GPU that is off limits; goes to stderr once, and to no slice.
+void report_off_limits(int device);
 void report_full_gpu(const char* function, const SliceGpu& gpu, uint64_t bytes);
 
 // Returns cached memory of this process's pools on the GPU to the driver and to the slice. How many bytes

@@ -11,6 +11,7 @@ namespace {
 
 constinit std::atomic<bool> refusal_was_printed{false};
 constinit std::atomic<bool> full_gpu_was_printed{false};
+constinit std::atomic<bool> off_limits_was_printed{false};
 
 uint64_t realtime_ns() {
   struct timespec now;
@@ -73,7 +74,33 @@ Line& begin(Line& line, const char* function, const SliceGpu& gpu, uint64_t byte
   return line.bytes(bytes) << " refused: ";
 }
 
+// "team-a (GPU-0123...)", and so on.
+void add_slices(Line* line) {
+  for (int i = 0; i < session().slice_count; i++) {
+    const AttachedSlice& slice = session().slices[i];
+    *line << (i == 0 ? "" : ", ");
+    line->foreign(slice.id, sizeof slice.id) << " (";
+    for (int gpu = 0; gpu < slice.gpu_count; gpu++) {
+      *line << (gpu == 0 ? "" : " ");
+      line->uuid(slice.limits->gpus[gpu].uuid);
+    }
+    *line << ")";
+  }
+}
+
 }  // namespace
+
+void report_off_limits(int device) {
+  uint8_t uuid[16];
+  if (!uuid_of_device(device, uuid) || off_limits_was_printed.exchange(true, std::memory_order_relaxed))
+    return;
+  Line line;
+  line << "cuslice: GPU ";
+  line.uuid(uuid) << " is refused to this process, which has no slice of it: choose the slice's GPU with "
+                     "cuslicectl run --gpu, or the program's with CUDA_VISIBLE_DEVICES. Slices here: ";
+  add_slices(&line);
+  line.write_to_stderr();
+}
 
 void report_refusal(const char* function, const SliceGpu& gpu, uint64_t bytes) {
   const limiter::Usage usage = limiter::usage(*gpu.slice->limits, *gpu.slice->state, gpu.index);

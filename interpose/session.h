@@ -35,6 +35,9 @@ enum class Membership : uint32_t {
 };
 
 struct Session {
+  // Other GPUs than the slices' are kept from the process by its container's device rules, or are not its own
+  // to use.
+  bool in_container;
   int slice_count;
   AttachedSlice slices[kMaxSlices];
 };
@@ -48,7 +51,7 @@ void count(shm::Counter counter);
 
 // Whether a slice of this process has the GPU, and which. Preconditions: kAttached.
 struct SliceGpu {
-  const AttachedSlice* slice = nullptr;  // nullptr: in no slice, unlimited
+  const AttachedSlice* slice = nullptr;  // nullptr: in no slice
   int index = 0;                         // into limits->gpus
   explicit operator bool() const { return slice != nullptr; }
 };
@@ -57,6 +60,12 @@ inline bool same_gpu(const SliceGpu& a, const SliceGpu& b) {
 }
 // By UUID, as the driver reports it: never by ordinal. `device` is a CUdevice.
 SliceGpu gpu_of_device(int device);
+// Whether the GPU is in none of the slices and nothing but this library keeps the process off it: outside of
+// a container, where every GPU of the node can be opened. Nothing may be taken there. Preconditions:
+// kAttached.
+bool is_off_limits(int device);
+// As the driver reports it. false: no such device, or the driver is not initialised.
+bool uuid_of_device(int device, uint8_t (&uuid)[16]);
 // Of the calling thread's current context; none if there is no context.
 SliceGpu gpu_of_current_context();
 // In a forked child, before its own attach.

@@ -93,9 +93,10 @@ bool is_installed_for_slices() {
 
 }  // namespace
 
-Membership each_slice_directory(VisitDirectory* visit, void* context) {
+Membership each_slice_directory(VisitDirectory* visit, void* context, bool* in_container) {
   const long directory =
       system_call(SYS_openat, AT_FDCWD, as_long(kMounted), O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NONBLOCK);
+  if (in_container != nullptr) *in_container = directory >= 0;
   if (directory >= 0) {
     const Membership result = each_mounted(directory, visit, context);
     system_call(SYS_close, directory);

@@ -31,8 +31,10 @@ class Line {
     return *this;
   }
 
-  // "1.50 GiB", "320 MiB", "77 bytes".
+  // "1.50 GiB", "320 MiB", "77 bytes". The greatest number stands for sizes that it can't hold too.
   Line& bytes(uint64_t count) {
+    if (count == UINT64_MAX) return *this << "16 EiB or more";
+    if (count >= uint64_t{1} << 60) return scaled(count, 60) << " EiB";
     if (count >= uint64_t{1} << 30) return scaled(count, 30) << " GiB";
     if (count >= uint64_t{1} << 20) return scaled(count, 20) << " MiB";
     return *this << count << " bytes";
@@ -47,6 +49,18 @@ class Line {
     return *this;
   }
 
+  // "GPU-" and the digits in groups, as NVML prints it.
+  Line& uuid(const uint8_t (&uuid)[16]) {
+    static constexpr char kDigits[] = "0123456789abcdef";
+    append("GPU", 3);
+    for (int i = 0; i < 16; i++) {
+      if (i == 0 || i == 4 || i == 6 || i == 8 || i == 10) append("-", 1);
+      const char digits[] = {kDigits[uuid[i] >> 4], kDigits[uuid[i] & 15]};
+      append(digits, sizeof digits);
+    }
+    return *this;
+  }
+
   void write_to_stderr() {
     text_[used_] = '\n';
     system_call(SYS_write, 2, as_long(text_), static_cast<long>(used_ + 1));
@@ -56,7 +70,9 @@ class Line {
   Line& scaled(uint64_t count, int shift) {
     const uint64_t unit = uint64_t{1} << shift;
     *this << (count >> shift);
-    if (const uint64_t hundredths = (count & (unit - 1)) * 100 >> shift; hundredths != 0) {
+    // In millionths of the unit, or the product would not fit for EiB.
+    const uint64_t fraction = (count & (unit - 1)) >> (shift - 20);
+    if (const uint64_t hundredths = fraction * 100 >> 20; hundredths != 0) {
       *this << (hundredths < 10 ? ".0" : ".") << hundredths;
     }
     return *this;

@@ -135,7 +135,7 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t size, const CU
   }
   SliceGpu gpu;
   const Standing standing = standing_on_device(prop->location.id, &gpu);
-  if (standing == Standing::kClosed) return CUDA_ERROR_NOT_INITIALIZED;
+  if (const CUresult refused = barred(standing, prop->location.id); refused != CUDA_SUCCESS) return refused;
   if (standing == Standing::kUnlimited) return call();
   InFlight in_flight(gpu);
   if (const CUresult refused = take("cuMemCreate", in_flight, size); refused != CUDA_SUCCESS) return refused;

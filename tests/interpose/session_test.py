@@ -20,9 +20,11 @@ import in_slice  # noqa: E402
 BUILD = in_slice.Build(sys.argv[1])
 NEEDS_DRIVER = BUILD.tests / "needs_driver"
 TAKE = BUILD.tests / "take_to_refusal"
+OFF_LIMITS = BUILD.tests / "other_gpus_are_off_limits"
 
 VERSION_AT = 8  # in both files
 FLAGS_AT = 96   # in limits
+GPUS_AT = 320   # likewise; the first GPU's UUID
 DRAINING = 2
 
 
@@ -125,6 +127,12 @@ class SessionTest(unittest.TestCase):
         if "mount" in found.stderr or "unshare" in found.stderr:
             self.skipTest("may not mount here: " + found.stderr.strip())
         self.assertTrue(found.stdout.endswith("EXIT-SUCCESS\n"), found.stdout + found.stderr)
+        # The container's device rules decide about other GPUs.
+        other = in_container(
+            f"mkdir /run/cuslice/slice/main && mount --bind {directory} /run/cuslice/slice/main",
+            f"env LD_PRELOAD='{BUILD.preload}' CUDA_VISIBLE_DEVICES=1 "
+            f"{BUILD.tests / 'hold_memory'} 4096 </dev/null")
+        self.assertEqual((other.stdout.splitlines()[0], other.stderr), ("holds", ""))
         empty = in_container("true", f"env LD_PRELOAD='{BUILD.preload}' {NEEDS_DRIVER}")
         self.assertIn("cuInit 802", empty.stdout)
         self.assertIn("empty", empty.stderr)
@@ -135,14 +143,27 @@ class SessionTest(unittest.TestCase):
         run = self.node.run(NEEDS_DRIVER)
         self.assertEqual((run.stdout, run.stderr), ("cuInit 0, cuDeviceGetCount 0, 2 devices\n", ""))
 
-    def test_a_gpu_in_no_slice_is_not_limited(self):
-        second = self.node.make_slice("second", 2048, 1)
-        for preload in (False, True):
-            slices = [second] if preload else []
-            run = self.node.run(TAKE, "cuMemAlloc", 81920, slices=slices, preload=preload)
-            self.assertIn("not true: total == quota", run.stdout)  # the first GPU, as the driver has it
-
     # --- Attached
+
+    def test_a_gpu_in_no_slice_is_seen_and_gives_nothing(self):
+        for own in (0, 1):
+            mine = self.node.make_slice(f"mine-{own}", 2048, own)
+            run = self.node.run(OFF_LIMITS, own, slices=[mine])
+            self.assertTrue(run.stdout.endswith("EXIT-SUCCESS\n"), run.stdout + run.stderr)
+            told, refusal = run.stderr.splitlines()
+            uuid = "GPU-[0-9a-f-]{36}"
+            self.assertRegex(told, rf"^cuslice: GPU ({uuid}) is refused to this process, .*--gpu.*"
+                                   rf"CUDA_VISIBLE_DEVICES\. Slices here: mine-{own} \((?!\1){uuid}\)$")
+            self.assertIn("cuMemAlloc of 16 EiB or more refused", refusal)
+
+    def test_a_slice_of_another_node_gives_nothing_here(self):
+        foreign = self.node.make_slice("foreign", 2048)
+        for word in range(4):
+            patch(foreign / "limits", GPUS_AT + 4 * word, 0x5a5a5a5a)
+        run = self.node.run(OFF_LIMITS, 2, slices=[foreign])
+        self.assertTrue(run.stdout.endswith("EXIT-SUCCESS\n"), run.stdout + run.stderr)
+        self.assertEqual(len(run.stderr.splitlines()), 1, run.stderr)
+        self.assertIn("Slices here: foreign (GPU-5a5a5a5a-", run.stderr)
 
     def test_the_gpu_is_known_by_its_uuid_whatever_its_number(self):
         second = self.node.make_slice("second", 2048, 1)

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// other_gpus_are_off_limits OWN: of the node's two GPUs device OWN is the slice's (2: neither). The other is
+// seen as the driver has it, and gives nothing: no context, no memory.
+#include <cstring>
+
+#include "behaviour.h"
+
+namespace {
+
+CUresult create_context(CUcontext* context, CUdevice device) {
+#if CUDA_VERSION >= 13000
+  return cuCtxCreate(context, nullptr, 0, device);
+#else
+  return cuCtxCreate(context, 0, device);
+#endif
+}
+
+void is_seen(CUdevice device) {
+  CUuuid uuid, nothing = {};
+  size_t total;
+  int processors;
+  OK(cuDeviceGetUuid(&uuid, device));
+  MUST(memcmp(&uuid, &nothing, sizeof uuid) != 0);
+  OK(cuDeviceTotalMem(&total, device));
+  MUST(total > 64 * 1024 * kMiB);
+  OK(cuDeviceGetAttribute(&processors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device));
+  MUST(processors > 0);
+}
+
+void gives_nothing(CUdevice device) {
+  CUcontext context;
+  MUST_BE(cuDevicePrimaryCtxRetain(&context, device), CUDA_ERROR_DEVICE_UNAVAILABLE);
+  MUST_BE(create_context(&context, device), CUDA_ERROR_DEVICE_UNAVAILABLE);
+
+  CUmemAllocationProp memory = {};
+  memory.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  memory.location = {CU_MEM_LOCATION_TYPE_DEVICE, {device}};
+  CUmemGenericAllocationHandle handle;
+  MUST_BE(cuMemCreate(&handle, kGranule, &memory, 0), CUDA_ERROR_DEVICE_UNAVAILABLE);
+
+  CUmemPoolProps props = {};
+  props.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+  props.location = memory.location;
+  CUmemoryPool pool;
+  MUST_BE(cuMemPoolCreate(&pool, &props), CUDA_ERROR_DEVICE_UNAVAILABLE);
+}
+
+// The pool that it has anyway, from a stream of the slice's own GPU.
+void gives_nothing_from_its_pool(CUdevice device) {
+  CUmemoryPool pool;
+  CUdeviceptr pointer;
+  OK(cuDeviceGetDefaultMemPool(&pool, device));
+  for (int again = 0; again < 2; again++) {
+    MUST_BE(cuMemAllocFromPoolAsync(&pointer, kGranule, pool, nullptr), CUDA_ERROR_DEVICE_UNAVAILABLE);
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const auto own = static_cast<CUdevice>(argument(argc, argv, 1));
+  int count;
+  OK(cuInit(0));
+  OK(cuDeviceGetCount(&count));
+  MUST(count == 2);
+  for (CUdevice device = 0; device < count; device++) {
+    if (device == own) continue;
+    is_seen(device);
+    gives_nothing(device);
+  }
+  if (own == count) return finish();
+  CUcontext context;
+  OK(cuDevicePrimaryCtxRetain(&context, own));
+  OK(cuCtxSetCurrent(context));
+  gives_nothing_from_its_pool(1 - own);
+  CUdeviceptr pointer;
+  OK(cuMemAlloc(&pointer, kGranule));
+  // Greater than any number of granules.
+  constexpr size_t kTooMany[] = {~size_t{0}, ~size_t{0} - kGranule, size_t{1} << 63, (size_t{1} << 48) - 1};
+  for (const size_t bytes : kTooMany) {
+    MUST_BE(cuMemAlloc(&pointer, bytes), CUDA_ERROR_OUT_OF_MEMORY);
+  }
+  return finish();
+}
