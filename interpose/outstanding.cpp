@@ -228,7 +228,7 @@ void cover_pinned(SliceGate& gate, const PinnedStream& pinned) {
   }
   Books books;
   if (recorded && !context.closing) {
-    add_batch(books, gate, &stream, pinned.up_to, {.context = &context, .end = end});
+    add_batch(books, gate, &stream, pinned.up_to, {.context = &context, .end = end, .late = true});
   } else {
     give_event(books, context, end);
     give_up(books, gate, &stream, pinned.up_to, 0);

@@ -67,6 +67,7 @@ struct Batch {
   uint64_t estimate_ns = 0;
   uint32_t kernels = 0;
   bool first = false;  // nothing was under way before `begin`
+  bool late = false;   // `end` was recorded by the watcher, perhaps long after the work was done
 };
 
 // A slice's gate, and the work that this process has under way behind it.

@@ -40,6 +40,8 @@ bool end_oldest(SliceGate& gate, const Batch& batch) {
       uint64_t own_ns = elapsed_ns(batch.begin, batch.end);
       if (batch.key != 0 && own_ns > 0) estimates.sample(batch.key, own_ns);
       occupied_ns = batch.first ? own_ns : elapsed_ns(context->last_end, batch.end);
+      // The GPU may have been idle before a late end.
+      if (batch.late && occupied_ns > batch.estimate_ns) occupied_ns = batch.estimate_ns;
     }
   }
   bool wake_launches, tell;

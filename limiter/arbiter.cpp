@@ -151,16 +151,17 @@ bool Arbiter::alone(const Slice& slice) const {
   });
 }
 
-// `held_ns` goes to the share's account. The cap's bucket pays for GPU time only, gaps between launches are
-// free; what the slice says of that is believed as far as it fits into the turn, which took `turn_ns`.
+// Virtual time pays for what was held. The cap's bucket, and the account, are of GPU time only: gaps between
+// launches are free there. What the slice says of that is believed as far as it fits into the turn, which
+// took `turn_ns`.
 void Arbiter::charge(Slice& slice, uint64_t held_ns, uint64_t turn_ns) {
   const uint64_t occupied_ns = slice.seen.occupied_ns - slice.occupied_charged_ns;
   slice.occupied_charged_ns = slice.seen.occupied_ns;
-  slice.account.held_ns += held_ns;
   slice.virtual_ns += static_cast<double>(held_ns) / slice.share();
   // A little more than the turn: it may have launched ahead of its start. Much more is several processes'
   // sum.
   const bool known = occupied_ns > 0 && occupied_ns <= turn_ns + settings_.quantum_ns / 4;
+  slice.account.held_ns += known ? occupied_ns : held_ns;
   if (slice.capped()) slice.budget_ns -= static_cast<double>(known ? occupied_ns : turn_ns);
 }
 

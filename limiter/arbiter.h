@@ -68,7 +68,7 @@ struct Command {
 };
 
 struct Account {
-  uint64_t held_ns = 0;    // charged
+  uint64_t held_ns = 0;    // GPU time received: of its work where that is known, else of its turns
   uint64_t waited_ns = 0;  // with a launch waiting and no turn
   uint64_t turns = 0;
   uint64_t overruns = 0;  // drained more than a quarter of a quantum after the deadline

@@ -110,7 +110,7 @@ struct Share {
   Shared<uint32_t> compute_limit_percent;  // cap, 1 .. 100
   Shared<uint32_t> priority;               // 0 batch, 1 latency class
   uint32_t reserved0;
-  Shared<uint64_t> held_ns;    // GPU time charged to the slice so far
+  Shared<uint64_t> held_ns;    // GPU time received so far: of its work where that is known, else of its turns
   Shared<uint64_t> waited_ns;  // time with a launch waiting at the gate so far
   Shared<uint64_t> turns;
   Shared<uint64_t> overruns;  // turns that ended more than a quarter of a quantum late

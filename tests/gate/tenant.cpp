@@ -126,6 +126,17 @@ void bursts(Tenant& tenant) {
   }
 }
 
+// As an eager training step of small operations: a few launches, then the host waits and thinks.
+void pairs(Tenant& tenant) {
+  CUstream stream = tenant.new_stream();
+  while (tenant.more()) {
+    CHECK(tenant.launch(stream));
+    CHECK(tenant.launch(stream));
+    CHECK(cuStreamSynchronize(stream));
+    std::this_thread::sleep_for(std::chrono::duration<double, std::micro>(4 * tenant.kernel_us));
+  }
+}
+
 void per_thread(Tenant& tenant) {
   std::vector<std::thread> threads;
   for (int i = 0; i < 2; ++i) {
@@ -281,6 +292,7 @@ constexpr Behaviour kBehaviours[] = {
     {"streams", streams},
     {"launch_and_wait", launch_and_wait},
     {"bursts", bursts},
+    {"pairs", pairs},
     {"per_thread", per_thread},
     {"memset", memset_loop},
     {"graph", graph},
