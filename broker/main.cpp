@@ -14,9 +14,8 @@
 
 namespace {
 
+// Also for the first slice, which is about to be asked for; who comes too late starts another.
 constexpr uint64_t kTransientLingerNs = 2'000'000'000;
-// A transient broker is started for a slice that is about to be asked for.
-constexpr uint64_t kTransientFirstNs = 10'000'000'000;
 
 int stop_with(const broker::Status& status) {
   spdlog::critical("{}", status.text);
@@ -48,7 +47,7 @@ int main(int argc, char** argv) {
   uint64_t quantum_us = 5000;
   std::string log_level = "info";
   app.add_option("--run-dir", run_dir, "where slices and sockets are")->capture_default_str();
-  app.add_flag("--transient", transient, "end 2 s after the last slice, and leave nothing behind");
+  app.add_flag("--transient", transient, "end after 2 s without a slice, and leave nothing behind");
   app.add_option("--quantum-us", quantum_us, "length of a turn")
       ->check(CLI::Range(500, 100'000))
       ->capture_default_str();
@@ -65,11 +64,15 @@ int main(int argc, char** argv) {
   spdlog::set_pattern("%Y-%m-%d %H:%M:%S.%e cusliced %l: %v");
   raise_descriptor_limit();
 
-  const broker::RunDirectory run(run_dir);
+  std::string run_path;
+  if (broker::Status status = broker::resolve_run_directory(run_dir, &run_path); !status.ok()) {
+    return stop_with(status);
+  }
+  const broker::RunDirectory run(run_path);
   if (broker::Status status = run.make(); !status.ok()) return stop_with(status);
   broker::UniqueFd lock;
   if (broker::Status status = broker::lock_file(run.lock_file(), false, &lock); !status.ok()) {
-    return stop_with({status.failure, "another broker serves " + run_dir + ": " + status.text});
+    return stop_with({status.failure, "another broker serves " + run.path() + ": " + status.text});
   }
   // Again: one that was just ending may have removed them before it gave the lock up.
   if (broker::Status status = run.make(); !status.ok()) return stop_with(status);
@@ -93,7 +96,7 @@ int main(int argc, char** argv) {
       !status.ok()) {
     return stop_with(status);
   }
-  spdlog::info("serving {} with {} GPUs, driver {}", run_dir, nvml->gpus().size(), nvml->driver_version());
+  spdlog::info("serving {} with {} GPUs, driver {}", run.path(), nvml->gpus().size(), nvml->driver_version());
 
   bool told_to_end = false;
   loop.watch(signal_fd.get(), [&] {
@@ -102,7 +105,7 @@ int main(int argc, char** argv) {
   });
   if (transient) {
     slices.when_emptied([&] { end_if_empty(loop, slices, kTransientLingerNs); });
-    end_if_empty(loop, slices, kTransientFirstNs);
+    end_if_empty(loop, slices, kTransientLingerNs);
   }
   loop.run();
   service.reset();

@@ -4,10 +4,12 @@
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 
 namespace broker {
 namespace {
@@ -33,10 +35,32 @@ std::string default_run_directory() {
   return {};
 }
 
-Status RunDirectory::make() const {
-  if (path_.empty()) {
+Status resolve_run_directory(const std::string& given, std::string* path) {
+  if (given.empty()) {
     return fail(Failure::kInvalid, "no run directory: set --run-dir, CUSLICE_RUN_DIR or XDG_RUNTIME_DIR");
   }
+  std::error_code error;
+  *path = std::filesystem::absolute(given, error).string();
+  if (error) return fail(Failure::kInvalid, "run directory " + given + ": " + error.message());
+  while (path->size() > 1 && path->back() == '/') path->pop_back();
+  if (path->find(':') != std::string::npos) {
+    return fail(Failure::kInvalid, "run directory " + *path +
+                                       ": a ':' separates the slices in CUSLICE_SLICE and cannot be in their "
+                                       "paths; use another --run-dir");
+  }
+  const std::string socket = RunDirectory(*path).socket();
+  constexpr size_t kLimit = sizeof sockaddr_un::sun_path - 1;
+  if (socket.size() > kLimit) {
+    return fail(Failure::kInvalid, "run directory " + *path + ": the broker's socket would be " + socket +
+                                       ", " + std::to_string(socket.size()) +
+                                       " bytes, and the path of a socket has at "
+                                       "most " +
+                                       std::to_string(kLimit) + "; use a shorter --run-dir");
+  }
+  return {};
+}
+
+Status RunDirectory::make() const {
   for (size_t slash = path_.find('/', 1); slash != std::string::npos; slash = path_.find('/', slash + 1)) {
     if (Status made = make_directory(path_.substr(0, slash), 0755); !made.ok()) return made;
   }

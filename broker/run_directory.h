@@ -18,8 +18,12 @@ namespace broker {
 // CUSLICE_RUN_DIR; else /run/cuslice for root, $XDG_RUNTIME_DIR/cuslice for others. Empty: neither is set.
 std::string default_run_directory();
 
+// The absolute path of a run directory as it was given. kInvalid: it can be none, and the text says why.
+Status resolve_run_directory(const std::string& given, std::string* path);
+
 class RunDirectory {
  public:
+  // `path`: from resolve_run_directory().
   explicit RunDirectory(std::string path) : path_(std::move(path)) {}
 
   const std::string& path() const { return path_; }

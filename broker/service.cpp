@@ -3,7 +3,6 @@
 
 #include <grpcpp/grpcpp.h>
 #include <sys/stat.h>
-#include <sys/un.h>
 
 #include <chrono>
 
@@ -105,10 +104,10 @@ class GrpcService final : public Service, private v1::Broker::Service {
 
 Status Service::start(const std::string& socket_path, EventLoop& loop, Slices& slices, bool transient,
                       std::unique_ptr<Service>* service) {
-  if (socket_path.size() >= sizeof sockaddr_un::sun_path) {
-    return fail(Failure::kInvalid, socket_path + ": longer than a socket's path can be (" +
-                                       std::to_string(sizeof sockaddr_un::sun_path - 1) +
-                                       " bytes): use a shorter --run-dir");
+  struct stat there;
+  if (lstat(socket_path.c_str(), &there) == 0 && !S_ISSOCK(there.st_mode)) {
+    return fail(Failure::kSystem,
+                "cannot listen on " + socket_path + ": what is there is no socket; remove it");
   }
   auto grpc_service = std::make_unique<GrpcService>(loop, slices, transient);
   if (!grpc_service->listen(socket_path)) return fail(Failure::kSystem, "cannot listen on " + socket_path);

@@ -103,7 +103,7 @@ Slices::Slices(EventLoop& loop, const RunDirectory& run, const Nvml& nvml,
           settings, [this](limiter::SliceKey) { loop_.post([this] { reconciler_.wake(); }); },
           [this](limiter::SliceKey key) {
             loop_.post([this, key] {
-              if (Slice* slice = find(key)) quarantine(*slice, "its `state` was cut or overwritten");
+              if (Slice* slice = find(key)) quarantine(*slice, "a file of it was cut or overwritten");
             });
           }) {}
 
@@ -154,9 +154,19 @@ Status Slices::prepare(const v1::PrepareSliceRequest& request, v1::Slice* descri
   if (const Slice* there = find(id)) {
     if (there->draining)
       return fail(Failure::kExists, "slice " + id + " was released and waits for its processes to end");
-    if (!same_wish(there->record.wish(), request)) {
+    // The end of an owner is the end of its slice: with a second one, the first to end would take it from the
+    // other.
+    const uint32_t owner_pid = there->record.wish().owner_pid();
+    if (request.owner_pid() != 0 && request.owner_pid() != owner_pid) {
       return fail(Failure::kExists,
-                  "slice " + id + " exists with other terms: release it first, or use UpdateSlice");
+                  "slice " + id +
+                      (owner_pid != 0 ? " is in use by pid " + std::to_string(owner_pid) : " exists") +
+                      "; choose another --name");
+    }
+    if (!same_wish(there->record.wish(), request)) {
+      return fail(
+          Failure::kExists,
+          "slice " + id + " exists with other terms: release it first, or change it with `cuslicectl set`");
     }
     describe(*there, description);
     return {};
@@ -276,7 +286,15 @@ void Slices::watch_owner(Slice& slice) {
 
 Status Slices::release(const std::string& id, v1::ReleaseSliceResponse* response) {
   Slice* const slice = find(id);
-  if (slice == nullptr) return {};
+  if (slice == nullptr) {
+    // A directory all the same is one that could not be taken over.
+    if (is_valid_id(id) && access(run_.slice(id).c_str(), F_OK) == 0) {
+      spdlog::warn("slice {}: removed as it was left, whatever its files say", id);
+      remove_slice_directory(run_.slice(id));
+      unlink(run_.record(id).c_str());
+    }
+    return {};
+  }
   for (const uint32_t pid : slice->members->pids()) response->add_draining_pids(pid);
   drain(*slice);
   return {};

@@ -79,12 +79,12 @@ Status start_broker(const broker::RunDirectory& run) {
 
 }  // namespace
 
-Status prepare_with_broker(const broker::RunDirectory& run, const v1::PrepareSliceRequest& request,
-                           v1::Slice* slice) {
+Status call_with_broker(const broker::RunDirectory& run, const std::function<Status(Client&)>& call) {
   const Clock::time_point deadline = Clock::now() + kStartDeadline;
   for (;;) {
-    Status prepared = Client(run).prepare(request, slice);
-    if (prepared.failure != Failure::kNoBroker || Clock::now() > deadline) return prepared;
+    Client client(run);
+    Status called = call(client);
+    if (called.failure != Failure::kNoBroker || Clock::now() > deadline) return called;
 
     if (Status status = run.make(); !status.ok()) return status;
     broker::UniqueFd start_lock;

@@ -3,8 +3,15 @@
 
 #include <grpc/support/log.h>
 #include <grpcpp/grpcpp.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
 
+#include <cerrno>
 #include <chrono>
+#include <cstring>
+
+#include "broker/unique_fd.h"
 
 namespace ctl {
 namespace {
@@ -31,6 +38,28 @@ Failure to_failure(grpc::StatusCode code) {
   }
 }
 
+// Why a call to the socket got no answer: kNoBroker only if there is nobody, else what keeps us from asking.
+Status no_answer(const std::string& socket_path) {
+  struct stat there = {};
+  int error = stat(socket_path.c_str(), &there) == 0 ? 0 : errno;
+  if (error == 0 && !S_ISSOCK(there.st_mode)) {
+    return broker::fail(Failure::kSystem,
+                        socket_path + " is no socket, so no broker can listen there; remove it");
+  }
+  sockaddr_un address = {};
+  if (error == 0 && socket_path.size() < sizeof address.sun_path) {
+    address.sun_family = AF_UNIX;
+    socket_path.copy(address.sun_path, sizeof address.sun_path - 1);
+    const broker::UniqueFd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+    if (connect(fd.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0) error = errno;
+  }
+  if (error == EACCES || error == EPERM) {
+    return broker::fail(Failure::kSystem, "cannot ask the broker on " + socket_path + ": " + strerror(error) +
+                                              "; be the user that it runs as, or name another --run-dir");
+  }
+  return broker::fail(Failure::kNoBroker, "no broker answers on " + socket_path);
+}
+
 }  // namespace
 
 Client::Client(const broker::RunDirectory& run) : socket_(run.socket()) {
@@ -49,7 +78,7 @@ Status Client::call(Call call) {
   context.set_deadline(std::chrono::system_clock::now() + kDeadline);
   const grpc::Status status = call(&context);
   const Failure failure = to_failure(status.error_code());
-  if (failure == Failure::kNoBroker) return broker::fail(failure, "no broker answers on " + socket_);
+  if (failure == Failure::kNoBroker) return no_answer(socket_);
   return {failure, status.error_message()};
 }
 

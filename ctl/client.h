@@ -14,8 +14,8 @@ namespace v1 = cuslice::broker::v1;
 using broker::Failure;
 using broker::Status;
 
-// Talks to the broker of a run directory. Failure::kNoBroker: none answers there. Every call ends within
-// seconds.
+// Talks to the broker of a run directory. Failure::kNoBroker: none answers there; kSystem: one may be
+// there, but cannot be asked. Every call ends within seconds.
 class Client {
  public:
   explicit Client(const broker::RunDirectory& run);

@@ -85,9 +85,11 @@ Check check_nvml(std::unique_ptr<broker::Nvml>* nvml) {
 
 Check check_broker(const broker::RunDirectory& run) {
   v1::Node node;
-  if (!Client(run).get_node(&node).ok()) {
+  const Status asked = Client(run).get_node(&node);
+  if (asked.failure == Failure::kNoBroker) {
     return {"broker", Verdict::kOk, "none on " + run.socket() + "; `cuslicectl run` starts its own", ""};
   }
+  if (!asked.ok()) return {"broker", Verdict::kFail, asked.text, "until then no slice can be made here"};
   return {"broker", Verdict::kOk,
           "process " + std::to_string(node.broker_pid()) + ", version " + node.broker_version() + " on " +
               run.socket() + (node.transient() ? ", ends with its last slice" : ""),

@@ -66,6 +66,12 @@ void explain_memory(const SliceView& slice) {
   std::cout << "\n" << table.text();
 }
 
+std::string describe_broker(const Status& asked, const SliceView& slice) {
+  if (asked.ok()) return "served by broker " + std::to_string(slice.broker_pid);
+  if (asked.failure == Failure::kNoBroker) return "no broker answers: limits hold, each slice paces itself";
+  return asked.text;
+}
+
 void explain_time(const SliceView& slice) {
   std::cout << "\nGPU time: " << slice.compute_percent << " % guaranteed, at most "
             << slice.compute_limit_percent << " %" << (slice.priority ? ", latency class" : "")
@@ -94,16 +100,14 @@ void explain_refusals(const SliceView& slice) {
 
 int explain(const broker::RunDirectory& directory, const std::string& id) {
   v1::ListSlicesResponse ignored;
-  const bool broker_answers = Client(directory).list(&ignored).ok();
+  const Status broker = Client(directory).list(&ignored);
   SliceView slice;
   if (const Status status = read_slice(directory.slice(id), &slice); !status.ok()) {
     return report(status.failure == Failure::kNotFound
                       ? broker::fail(Failure::kNotFound, "no slice '" + id + "' in " + directory.slices())
                       : status);
   }
-  std::cout << "slice " << slice.id << " (" << slice.condition << "), "
-            << (broker_answers ? "served by broker " + std::to_string(slice.broker_pid)
-                               : std::string("no broker answers: limits hold, each slice paces itself"))
+  std::cout << "slice " << slice.id << " (" << slice.condition << "), " << describe_broker(broker, slice)
             << "\n";
   explain_memory(slice);
   explain_time(slice);

@@ -19,7 +19,7 @@ struct Listing {
   std::vector<SliceView> slices;
   std::map<std::string, double> received;        // percent, by id
   std::map<std::string, std::string> gpu_names;  // by UUID
-  bool broker_answers = false;
+  Status broker;                                 // whether it answers
   v1::Node node;
   std::vector<std::string> problems;
 };
@@ -28,12 +28,13 @@ Listing look(const broker::RunDirectory& directory) {
   Listing listing;
   Client client(directory);
   v1::ListSlicesResponse ignored;
-  listing.broker_answers = client.get_node(&listing.node).ok() && client.list(&ignored).ok();
+  listing.broker = client.get_node(&listing.node);
+  if (listing.broker.ok()) listing.broker = client.list(&ignored);
   for (const v1::Gpu& gpu : listing.node.gpus()) listing.gpu_names[gpu.uuid()] = std::to_string(gpu.index());
 
   const std::vector<SliceView> before = read_slices(directory, &listing.problems);
   if (!before.empty()) std::this_thread::sleep_for(kSample);
-  if (listing.broker_answers) static_cast<void>(client.list(&ignored));
+  if (listing.broker.ok()) static_cast<void>(client.list(&ignored));
   listing.problems.clear();
   listing.slices = read_slices(directory, &listing.problems);
   for (const SliceView& slice : listing.slices) {
@@ -119,7 +120,7 @@ void print_table(const Listing& listing) {
     }
   }
   if (listing.slices.empty()) {
-    std::cout << "no slices\n";
+    if (listing.problems.empty()) std::cout << "no slices\n";
   } else {
     std::cout << table.text();
   }
@@ -131,14 +132,14 @@ int list(const broker::RunDirectory& directory, bool json) {
   const Listing listing = look(directory);
   if (json) {
     nlohmann::json all = {{"run_directory", directory.path()},
-                          {"broker_answers", listing.broker_answers},
+                          {"broker_answers", listing.broker.ok()},
                           {"slices", nlohmann::json::array()},
                           {"problems", listing.problems}};
     for (const SliceView& slice : listing.slices) all["slices"].push_back(to_json(listing, slice));
     std::cout << all.dump(2) << "\n";
   } else {
     print_table(listing);
-    if (!listing.broker_answers) std::cout << "(no broker answers on " << directory.socket() << ")\n";
+    if (!listing.broker.ok()) std::cout << "(" << listing.broker.text << ")\n";
     for (const std::string& problem : listing.problems) std::cerr << "cuslicectl: " << problem << "\n";
   }
   return listing.problems.empty() ? 0 : 1;

@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // cuslicectl: slices from the command line.
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <cerrno>
 #include <climits>
+#include <csignal>
+#include <cstring>
 #include <iostream>
 
 #include "ctl/commands.h"
@@ -56,9 +60,20 @@ void add_share(CLI::App* command, const std::string& name, std::optional<uint32_
       ->type_name("PERCENT");
 }
 
-}  // namespace
+// For a value that must not be empty: an unset variable in a script is no choice.
+const CLI::Validator kNotEmpty([](const std::string& text) { return text.empty() ? "is empty" : ""; }, "");
 
-int main(int argc, char** argv) {
+// A stdout that is closed stays one that cannot be written to: its number goes to no socket that is opened
+// later. Programs that are started find it closed.
+void hold_closed_stdout() {
+  if (fcntl(STDOUT_FILENO, F_GETFD) >= 0) return;
+  const int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
+  if (null < 0 || null == STDOUT_FILENO) return;
+  dup3(null, STDOUT_FILENO, O_CLOEXEC);
+  close(null);
+}
+
+int run_command(int argc, char** argv) {
   CLI::App app("Slices of an NVIDIA GPU: so much memory and so much of its time for each program",
                "cuslicectl");
   app.require_subcommand(1);
@@ -71,7 +86,8 @@ int main(int argc, char** argv) {
   run->footer(
       "If no broker answers, one is started for as long as there are slices.\n"
       "Compute that is not given is in proportion to the memory, and memory to compute;\n"
-      "with neither, the command gets all that is free on one GPU.\n\n"
+      "with neither, the command gets all that is free on one GPU.\n"
+      "Without --gpu, CUDA_VISIBLE_DEVICES chooses, if it is set: the first GPU that it names.\n\n"
       "  cuslicectl run --memory 10GiB --compute 25 -- python train.py");
   add_memory(run, &run_options.slice, "GPU memory: 10GiB, 10Gi, 10GB, 512MiB, bytes, or 25% of the GPU");
   add_share(run, "--compute", &run_options.slice.compute_percent,
@@ -81,11 +97,13 @@ int main(int argc, char** argv) {
   run->add_flag_function(
       "--priority", [&](int64_t) { run_options.slice.priority = true; },
       "latency class: goes first while it has credit");
-  run->add_option("--gpu", run_options.gpus, "index or UUID; again for several [any with room]")
+  run->add_option("--gpu", run_options.gpus,
+                  "index or UUID; again for several [CUDA_VISIBLE_DEVICES; any with room]")
       ->take_all()
       ->expected(1)
-      ->allow_extra_args(false);
-  run->add_option("--name", run_options.name, "id of the slice [from the command]");
+      ->allow_extra_args(false)
+      ->check(kNotEmpty);
+  run->add_option("--name", run_options.name, "id of the slice [from the command]")->check(kNotEmpty);
   run->add_option("--lib-dir", run_options.lib_dir, "where the preloaded libraries are [../lib]");
   run->add_option("command", run_options.command, "the command and its arguments")->required();
   run->positionals_at_end();
@@ -97,9 +115,17 @@ int main(int argc, char** argv) {
   ctl::TopOptions top_options;
   CLI::App* const top = app.add_subcommand("top", "Watch the slices (q quits)");
   top->add_flag("--once", top_options.once, "print one interval and end");
-  top->add_option("--interval", top_options.interval_seconds, "seconds")
-      ->check(CLI::Range(0.1, 3600.0))
-      ->capture_default_str();
+  top->add_option_function<double>(
+         "--interval",
+         [&](double seconds) {
+           // Not the other way round: no comparison holds for a NaN.
+           if (!(seconds >= 0.1 && seconds <= 3600)) {
+             throw CLI::ValidationError("--interval", "give 0.1 to 3600 seconds");
+           }
+           top_options.interval_seconds = seconds;
+         },
+         "0.1 to 3600 [1]")
+      ->type_name("SECONDS");
 
   std::string slice;
   ctl::SliceOptions set_options;
@@ -132,13 +158,17 @@ int main(int argc, char** argv) {
     return app.exit(error) == 0 ? 0 : 2;
   }
 
-  const broker::RunDirectory directory(run_dir);
+  if (probe->parsed()) return ctl::probe(probe_driver);
+  std::string run_path;
+  if (broker::Status status = broker::resolve_run_directory(run_dir, &run_path); !status.ok()) {
+    return ctl::report(status);
+  }
+  const broker::RunDirectory directory(run_path);
   if (run->parsed()) return ctl::run(directory, run_options);
   if (list->parsed()) return ctl::list(directory, list_json);
   if (top->parsed()) return ctl::top(directory, top_options);
   if (explain->parsed()) return ctl::explain(directory, slice);
   if (doctor->parsed()) return ctl::doctor(directory, doctor_lib_dir, doctor_json);
-  if (probe->parsed()) return ctl::probe(probe_driver);
   const bool anything = set_options.memory || set_options.compute_percent ||
                         set_options.compute_limit_percent || set_options.priority;
   if (!anything) {
@@ -147,4 +177,17 @@ int main(int argc, char** argv) {
                      "nothing to set: give --memory, --compute, --compute-limit or --priority"));
   }
   return ctl::set(directory, slice, set_options);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  hold_closed_stdout();
+  // Whoever started us may ignore it, and then nothing says when a child has ended.
+  signal(SIGCHLD, SIG_DFL);
+  const int exit_status = run_command(argc, argv);
+  errno = 0;
+  if (std::cout.flush()) return exit_status;
+  const std::string reason = errno != 0 ? std::string(": ") + strerror(errno) : "";
+  return ctl::report(broker::fail(broker::Failure::kSystem, "cannot write to stdout" + reason));
 }

@@ -16,6 +16,7 @@
 #include "broker/unique_fd.h"
 #include "ctl/broker_process.h"
 #include "ctl/commands.h"
+#include "ctl/visible_devices.h"
 
 namespace ctl {
 namespace {
@@ -58,8 +59,8 @@ Status find_libraries(const std::string& lib_dir, std::string* preload) {
   return {};
 }
 
-// All GPUs of the node in the slice: nothing to hide. Else the command sees those of the slice only; the
-// others would pass without a limit.
+// All GPUs of the node in the slice: nothing to hide. Else the command sees those of the slice only; of the
+// others it would get no memory.
 bool has_every_gpu(Client& client, const v1::Slice& slice) {
   v1::Node node;
   return client.get_node(&node).ok() && node.gpus_size() == slice.gpus_size();
@@ -114,8 +115,12 @@ class Foreground {
   int wait(pid_t pid) {
     for (;;) {
       int status = 0;
-      if (waitpid(pid, &status, WNOHANG) == pid) {
-        return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+      const pid_t ended = waitpid(pid, &status, WNOHANG);
+      if (ended == pid) return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+      // Not ours any more: its pid may be another's by now, so nothing is sent to it.
+      if (ended < 0 && errno != EINTR) {
+        return report(broker::fail(
+            Failure::kSystem, std::string("the command has ended, its status is lost: ") + strerror(errno)));
       }
       signalfd_siginfo signal = {};
       if (read(signals_.get(), &signal, sizeof signal) != sizeof signal || signal.ssi_signo == SIGCHLD)
@@ -130,7 +135,21 @@ class Foreground {
   broker::UniqueFd signals_;
 };
 
-v1::PrepareSliceRequest request_for(const RunOptions& options) {
+// As named on the command line; else the one that CUDA_VISIBLE_DEVICES puts first; else any, which is "".
+Status choose_gpus(const broker::RunDirectory& directory, const RunOptions& options,
+                   std::vector<std::string>* gpus) {
+  *gpus = options.gpus;
+  if (!gpus->empty()) return {};
+  gpus->emplace_back();
+  const char* const visible = getenv("CUDA_VISIBLE_DEVICES");
+  if (visible == nullptr) return {};
+  v1::Node node;
+  const Status status =
+      call_with_broker(directory, [&node](Client& client) { return client.get_node(&node); });
+  return status.ok() ? first_visible_gpu(visible, node, &gpus->front()) : status;
+}
+
+v1::PrepareSliceRequest request_for(const RunOptions& options, const std::vector<std::string>& gpus) {
   v1::PrepareSliceRequest request;
   request.set_id(options.name.empty() ? default_name(options.command[0]) : options.name);
   request.set_owner_pid(static_cast<uint32_t>(getpid()));
@@ -138,8 +157,6 @@ v1::PrepareSliceRequest request_for(const RunOptions& options) {
   request.set_compute(slice.compute_percent.value_or(0));
   request.set_compute_limit(slice.compute_limit_percent.value_or(0));
   request.set_priority(slice.priority.value_or(false));
-  std::vector<std::string> gpus = options.gpus;
-  if (gpus.empty()) gpus.emplace_back();
   for (const std::string& gpu : gpus) {
     v1::GpuWish* const wish = request.add_gpus();
     wish->set_gpu(gpu);
@@ -165,9 +182,13 @@ int run(const broker::RunDirectory& directory, const RunOptions& options) {
   // Blocked before the slice is there: a signal from now on ends the command, not us with the slice left
   // behind.
   Foreground foreground;
-  const v1::PrepareSliceRequest request = request_for(options);
+  std::vector<std::string> gpus;
+  if (Status status = choose_gpus(directory, options, &gpus); !status.ok()) return report(status);
+  const v1::PrepareSliceRequest request = request_for(options, gpus);
   v1::Slice slice;
-  if (Status status = prepare_with_broker(directory, request, &slice); !status.ok()) return report(status);
+  const Status prepared =
+      call_with_broker(directory, [&](Client& client) { return client.prepare(request, &slice); });
+  if (!prepared.ok()) return report(prepared);
   Client client(directory);
   set_environment(slice, preload, !has_every_gpu(client, slice));
   const int exit_status = foreground.run(options.command);

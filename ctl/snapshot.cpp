@@ -129,13 +129,14 @@ broker::Status read_slice(const std::string& directory, SliceView* view) {
   view->directory = directory;
   bool damaged;
   {
-    const broker::MappingGuard guard(const_cast<shm::State*>(state), sizeof *state);
+    const broker::MappingGuard limits_guard(const_cast<shm::Limits*>(limits), sizeof *limits);
+    const broker::MappingGuard state_guard(const_cast<shm::State*>(state), sizeof *state);
     copy_out(*limits, *state, view);
-    damaged = guard.damaged();
+    damaged = limits_guard.damaged() || state_guard.damaged();
   }
   shm::detach(limits);
   shm::detach(state);
-  return damaged ? broker::fail(broker::Failure::kSystem, directory + "/state: cut while it was read")
+  return damaged ? broker::fail(broker::Failure::kSystem, directory + ": a file of it was cut while it was read")
                  : broker::Status();
 }
 

@@ -36,14 +36,15 @@ struct Size {
 struct Sample {
   std::map<std::string, SliceView> slices;
   v1::Node node;
-  bool broker_answers = false;
+  Status broker;  // whether it answers
 };
 
 Sample take_sample(const broker::RunDirectory& directory) {
   Sample sample;
   Client client(directory);
   v1::ListSlicesResponse ignored;
-  sample.broker_answers = client.get_node(&sample.node).ok() && client.list(&ignored).ok();
+  sample.broker = client.get_node(&sample.node);
+  if (sample.broker.ok()) sample.broker = client.list(&ignored);
   std::vector<std::string> unreadable;
   for (SliceView& slice : read_slices(directory, &unreadable)) sample.slices[slice.id] = std::move(slice);
   return sample;
@@ -128,6 +129,12 @@ std::vector<std::string> slice_lines(const SliceView& slice, const SliceView* be
   return lines;
 }
 
+std::string broker_state(const broker::RunDirectory& directory, const Sample& now) {
+  if (now.broker.ok()) return "broker " + std::to_string(now.node.broker_pid());
+  if (now.broker.failure == Failure::kNoBroker) return "no broker on " + directory.socket();
+  return "broker cannot be asked (see cuslicectl ls)";
+}
+
 std::vector<std::string> screen(const broker::RunDirectory& directory, const Sample& before,
                                 const Sample& now, size_t width) {
   const time_t seconds = time(nullptr);
@@ -138,9 +145,7 @@ std::vector<std::string> screen(const broker::RunDirectory& directory, const Sam
 
   std::vector<std::string> lines;
   lines.push_back(std::string("cuslicectl top  ") + clock + "  " + std::to_string(now.slices.size()) +
-                  " slices  " +
-                  (now.broker_answers ? "broker " + std::to_string(now.node.broker_pid())
-                                      : "no broker on " + directory.socket()));
+                  " slices  " + broker_state(directory, now));
   for (const v1::Gpu& gpu : now.node.gpus()) lines.push_back(gpu_line(gpu));
   lines.emplace_back();
   const Columns columns = {std::clamp<size_t>(width, kPlainWidth, 2 * kPlainWidth) - kFixedColumns};

@@ -3,6 +3,7 @@
 // cuslicectl as its users run it, on fake GPUs, with empty libraries in place of the preloaded ones.
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -32,10 +33,17 @@ class CtlTest : public testing::Test {
   }
   static std::string run_options() { return "run --lib-dir " + test::test_directory() + "/empty_preloads "; }
 
-  Result ctl(const std::string& text) const {
-    Child child(command(text), node_.environment());
+  explicit CtlTest(int gpus = 1) : node_(gpus) {}
+
+  Result finish(const std::vector<std::string>& arguments) const {
+    Child child(arguments, node_.environment());
     const std::string output = child.read_all();
     return {child.wait(), output};
+  }
+  Result ctl(const std::string& text) const { return finish(command(text)); }
+  // `text` for the shell, with the program as $ctl.
+  Result shell(const std::string& text) const {
+    return finish({"/bin/sh", "-c", "ctl=" + test::test_directory() + "/../cuslicectl; exec 2>&1; " + text});
   }
   nlohmann::json slices() const { return nlohmann::json::parse(ctl("ls --json").output).at("slices"); }
   // A transient broker ends by itself; the test's directory must not go before it.
@@ -89,6 +97,51 @@ TEST_F(CtlTest, run_passes_signals_on) {
   await_end();
 }
 
+TEST_F(CtlTest, run_ends_where_its_parent_ignores_ended_children) {
+  Child child({"/bin/sh", "-c",
+               "trap '' CHLD; exec " + test::test_directory() + "/../cuslicectl " + run_options() +
+                   "--memory 2GiB -- sh -c 'exit 7'"},
+              node_.environment());
+  const auto has_ended = [&child] {
+    siginfo_t ended = {};
+    return waitid(P_PID, static_cast<id_t>(child.pid()), &ended, WEXITED | WNOHANG | WNOWAIT) == 0 &&
+           ended.si_pid == child.pid();
+  };
+  ASSERT_TRUE(eventually(10, has_ended));
+  EXPECT_EQ(child.wait(), 7);
+  await_end();
+}
+
+TEST_F(CtlTest, a_name_in_use_is_refused_and_its_slice_lives_on) {
+  Child first(command(run_options() + "--memory 10GiB --name job -- sleep 60"), node_.environment());
+  ASSERT_TRUE(eventually(5, [&] { return slices().size() == 1; }));
+  const Result second = ctl(run_options() + "--memory 10GiB --name job -- true");
+  EXPECT_EQ(second.status, 1);
+  EXPECT_NE(second.output.find("slice job is in use by pid " + std::to_string(first.pid()) +
+                               "; choose another --name"),
+            std::string::npos)
+      << second.output;
+  EXPECT_EQ(slices().size(), 1u);
+  first.signal(SIGTERM);
+  first.wait();
+  await_end();
+}
+
+TEST_F(CtlTest, a_slice_that_no_command_owns_is_not_taken_by_one) {
+  node_.start_broker();
+  node_.prepare("job", 10ull << 30, 25);
+  const Result run =
+      ctl(run_options() + "--memory 10GiB --compute 25 --compute-limit 100 --name job -- true");
+  EXPECT_EQ(run.status, 1);
+  EXPECT_NE(run.output.find("slice job exists; choose another --name"), std::string::npos) << run.output;
+  EXPECT_EQ(slices().size(), 1u);
+}
+
+TEST_F(CtlTest, a_refused_first_run_leaves_its_broker_2_seconds) {
+  EXPECT_EQ(ctl(run_options() + "--memory 900GiB -- true").status, 1);
+  EXPECT_TRUE(eventually(4, [&] { return !std::filesystem::exists(node_.run().path()); }));
+}
+
 TEST_F(CtlTest, a_killed_run_leaves_no_slice) {
   {
     Child child(command(run_options() + "--memory 10GiB --name gone -- sleep 60"), node_.environment());
@@ -116,10 +169,12 @@ TEST_F(CtlTest, what_does_not_fit_is_refused_with_what_is_free) {
 }
 
 TEST_F(CtlTest, bad_values_are_refused_as_usage_errors) {
-  for (const char* arguments : {"", "frob", "run", "run --memory 10GX -- true", "run --memory -1GiB -- true",
-                                "run --memory '' -- true", "run --compute 0 -- true",
-                                "run --compute 101 -- true", "run --compute-limit 1e1 -- true", "set",
-                                "set a", "set a --memory x", "top --interval 0", "explain"}) {
+  for (const char* arguments :
+       {"", "frob", "run", "run --memory 10GX -- true", "run --memory -1GiB -- true",
+        "run --memory '' -- true", "run --compute 0 -- true", "run --compute 101 -- true",
+        "run --compute-limit 1e1 -- true", "set", "set a", "set a --memory x", "top --interval 0",
+        "top --once --interval nan", "top --once --interval inf", "top --once --interval 1e300",
+        "run --gpu '' -- true", "run --name '' -- true", "explain"}) {
     const Result result = ctl(arguments);
     EXPECT_EQ(result.status, 2) << arguments << ": " << result.output;
     EXPECT_FALSE(result.output.empty()) << arguments;
@@ -183,6 +238,122 @@ TEST_F(CtlTest, explain_says_who_uses_what) {
   EXPECT_NE(result.output.find("fake_tenant"), std::string::npos);
   EXPECT_NE(result.output.find("2 GiB taken by programs"), std::string::npos);
   EXPECT_EQ(ctl("explain nobody").status, 1);
+}
+
+TEST_F(CtlTest, output_that_cannot_be_written_is_a_failure) {
+  for (const char* command : {"$ctl ls >/dev/full", "$ctl ls --json >/dev/full", "$ctl ls >&-",
+                              "$ctl --version >/dev/full", "$ctl top --once --interval 0.1 >&-"}) {
+    const Result result = shell(command);
+    EXPECT_EQ(result.status, 1) << command;
+    EXPECT_NE(result.output.find("cannot write to stdout"), std::string::npos) << command << result.output;
+  }
+}
+
+TEST_F(CtlTest, run_needs_no_stdout_and_makes_none_for_its_command) {
+  node_.start_broker();
+  const Result result = shell("$ctl " + run_options() + "--memory 10GiB -- test ! -e /proc/self/fd/1 >&-");
+  EXPECT_EQ(result.status, 0) << result.output;
+}
+
+TEST_F(CtlTest, the_run_directory_may_be_relative) {
+  const std::string parent = std::filesystem::path(node_.run().path()).parent_path();
+  const Result result = shell("cd " + parent + " && exec $ctl --run-dir ./run/ " + run_options() +
+                              "--memory 10GiB --name job -- sh -c 'cd / && ls $CUSLICE_SLICE'");
+  EXPECT_EQ(result.status, 0) << result.output;
+  EXPECT_NE(result.output.find("limits"), std::string::npos) << result.output;
+  await_end();
+}
+
+TEST_F(CtlTest, a_run_directory_that_cannot_be_one_is_refused_with_the_reason) {
+  const Result colon = ctl("--run-dir /tmp/a:b ls");
+  EXPECT_EQ(colon.status, 2);
+  EXPECT_NE(colon.output.find("':' separates the slices in CUSLICE_SLICE"), std::string::npos)
+      << colon.output;
+  // "/broker.sock" is 12 bytes long.
+  EXPECT_EQ(ctl("--run-dir /tmp/" + std::string(90, 'x') + " ls").status, 0);
+  const Result limit = ctl("--run-dir /tmp/" + std::string(91, 'x') + " ls");
+  EXPECT_EQ(limit.status, 2);
+  EXPECT_NE(limit.output.find("108 bytes, and the path of a socket has at most 107"), std::string::npos)
+      << limit.output;
+  EXPECT_EQ(ctl("--run-dir '' ls").status, 2);
+}
+
+TEST_F(CtlTest, a_socket_that_may_not_be_opened_is_not_taken_for_no_broker) {
+  node_.start_broker();
+  // Root may open everything, and so must be somebody else for it; others only have no right to their own.
+  std::filesystem::permissions(node_.directory(), std::filesystem::perms(0755));
+  const uid_t user = geteuid();
+  if (user == 0) {
+    ASSERT_EQ(seteuid(65534), 0);
+  } else {
+    ASSERT_EQ(chmod(node_.run().socket().c_str(), 0), 0);
+  }
+  ctl::v1::Node node;
+  const broker::Status asked = ctl::Client(node_.run()).get_node(&node);
+  ASSERT_EQ(seteuid(user), 0);
+  EXPECT_EQ(asked.failure, broker::Failure::kSystem);
+  EXPECT_NE(asked.text.find("cannot ask the broker on " + node_.run().socket() + ": Permission denied"),
+            std::string::npos)
+      << asked.text;
+}
+
+TEST_F(CtlTest, a_plain_file_in_place_of_the_socket_is_named) {
+  std::filesystem::create_directories(node_.run().path());
+  std::ofstream(node_.run().socket()) << "x";
+  const Result run = ctl(run_options() + "--memory 10GiB -- true");
+  EXPECT_EQ(run.status, 1);
+  EXPECT_NE(run.output.find(node_.run().socket() + " is no socket"), std::string::npos) << run.output;
+  EXPECT_NE(ctl("ls").output.find("is no socket"), std::string::npos);
+  const Result daemon = shell("exec ${ctl%ctl}d");
+  EXPECT_EQ(daemon.status, 1);
+  EXPECT_NE(daemon.output.find("what is there is no socket; remove it"), std::string::npos) << daemon.output;
+}
+
+// Where nothing else chooses, CUDA_VISIBLE_DEVICES does.
+class VisibleDevicesTest : public CtlTest {
+ protected:
+  VisibleDevicesTest() : CtlTest(2) {}
+
+  Result run_seeing(const std::string& visible, const std::string& options = "") const {
+    return shell("CUDA_VISIBLE_DEVICES='" + visible + "' exec $ctl " + run_options() + options +
+                 " --memory 10GiB -- sh -c 'echo $CUDA_VISIBLE_DEVICES'");
+  }
+  std::vector<std::string> uuids() const {
+    ctl::v1::Node node;
+    EXPECT_TRUE(ctl::Client(node_.run()).get_node(&node).ok());
+    return {node.gpus(0).uuid(), node.gpus(1).uuid()};
+  }
+};
+
+TEST_F(VisibleDevicesTest, its_first_gpu_gets_the_slice) {
+  node_.start_broker();
+  const std::vector<std::string> uuid = uuids();
+  for (int gpu : {0, 1}) {
+    const std::string index = std::to_string(gpu), other = std::to_string(1 - gpu);
+    for (const std::string& visible : {index, index + "," + other, " " + uuid[gpu] + " ", uuid[gpu] + ",9"}) {
+      EXPECT_EQ(run_seeing(visible).output, uuid[gpu] + "\n") << visible;
+    }
+  }
+  EXPECT_EQ(run_seeing("1", "--gpu 0").output, uuid[0] + "\n");
+}
+
+TEST_F(CtlTest, a_prefix_names_the_gpu_that_it_fits) {
+  node_.start_broker();
+  EXPECT_EQ(shell("CUDA_VISIBLE_DEVICES=GPU-00 exec $ctl " + run_options() + "--memory 10GiB -- true").status,
+            0);
+}
+
+TEST_F(VisibleDevicesTest, what_names_no_gpu_is_an_error) {
+  node_.start_broker();
+  for (const char* visible : {"", "2", "-1", "2,0", "1x", "GPU-ffffffff", "MIG-0"}) {
+    const Result result = run_seeing(visible);
+    EXPECT_EQ(result.status, 1) << visible << ": " << result.output;
+    EXPECT_NE(result.output.find(std::string("CUDA_VISIBLE_DEVICES='") + visible +
+                                 "': its first entry names no GPU"),
+              std::string::npos)
+        << result.output;
+  }
+  EXPECT_NE(run_seeing("GPU-").output.find("more than one GPU"), std::string::npos);
 }
 
 TEST_F(CtlTest, missing_libraries_are_named) {
