@@ -12,10 +12,10 @@ readonly kClientPins
 
 # The GL, EGL and VDPAU headers are what CUDA's own headers for them include.
 readonly kPackages=(
-  binutils clang clang-format clang-tidy cmake g++ git libbenchmark-dev libclang-rt-dev
-  libcli11-dev libegl-dev libelf-dev libgl-dev libgmock-dev libgrpc++-dev libgtest-dev liblz4-dev libprotobuf-dev
+  binutils clang clang-format clang-tidy cmake g++ git libclang-rt-dev
+  libcli11-dev libegl-dev libelf-dev libgl-dev libgrpc++-dev libgtest-dev liblz4-dev libprotobuf-dev
   libspdlog-dev libvdpau-dev ninja-build nlohmann-json3-dev pkg-config procps protobuf-compiler
-  protobuf-compiler-grpc python3 python3-venv valgrind
+  protobuf-compiler-grpc python3 python3-venv
 )
 
 # Three toolkits: the oldest and the newest headers bracket what the driver API table has to cover,

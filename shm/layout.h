@@ -12,17 +12,13 @@
 //            | Slot[2048] 64 each | Work[2048] 64 each | SlotLedger[16][2048] 64 each |
 //
 // Rules for everybody who touches this:
-//  * Widths are fixed; no pointers, no size_t, no bool. Every offset is asserted below. README.md has the
-//  table.
-//  * `version` is stored last, with release; 0 means that the file is not ready. Readers load it with
-//  acquire.
-//  * The other end is hostile: copy a word once, check the copy, use the copy. Tenants can write anything
-//  into
-//    `state`; nothing in it may index memory or bound a loop before it was clamped.
-//  * Times are CLOCK_MONOTONIC nanoseconds, sizes are bytes, shares are percent of one GPU.
-//  * Times in `limits` and `state` are from CLOCK_MONOTONIC of one kernel: a copy of the files to another
-//  machine
-//    can be read, its times cannot.
+//
+//  * Widths are fixed; no pointers, no size_t, no bool. Every offset is asserted below; README.md lists them.
+//  * `version` is stored last, with release; 0 means: not ready. Readers load it with acquire.
+//  * The other end is hostile: copy a word once, check the copy, use the copy. Tenants write what they like
+//    into `state`: nothing in it may index memory or bound a loop before it was clamped.
+//  * Times are CLOCK_MONOTONIC nanoseconds, sizes are bytes, shares are percent of one GPU. A copy of the
+//    files on another machine can be read, but for its times.
 #pragma once
 
 #include <atomic>
@@ -63,11 +59,10 @@ enum SliceFlag : uint32_t {
   kDraining = 1u << 1,     // released while processes live: no new attach
 };
 
-// The word that every launch reads, alone on its line; it changes when a gate opens or closes, never per
-// launch.
+// The word that every launch reads, alone on its line; it changes when a gate opens or shuts, not per launch:
 //
-//   gate_word(kGateOpen, epoch)  launches go straight to the driver; a stream's first launch of an epoch is
-//   noted gate_word(kGateShut, epoch)  launches take the slow path, which reads `mode`
+//   gate_word(kGateOpen, epoch)   straight to the driver; a stream's first launch in an epoch is noted
+//   gate_word(kGateShut, epoch)   the slow path, which reads `mode`
 //
 // The epoch lies above the bits of any address, so that a stream's handle xor the word is never another's.
 // `grant` is the futex word that waiting launches sleep on; it is incremented at every change of this line.
