@@ -25,8 +25,8 @@ namespace broker {
 // rings.
 //
 // Thread-safe. Called with the mutex held: `on_processes_changed` when a slice has more or fewer contexts
-// than before, or processes in slots that use_slots() did not tell of; `on_damaged` when its `state` was
-// found damaged (its gate is blocked then, and its thread has ended).
+// than before, or processes in slots that use_slots() did not tell of; `on_damaged` when its files
+// were found damaged (its gate is blocked then, and its thread has ended).
 class Arbitration {
  public:
   struct Settings {

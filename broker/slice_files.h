@@ -10,11 +10,12 @@
 
 namespace broker {
 
-// A slice's directory and the mappings of its files, guarded against what a tenant may do to `state`.
-// The files outlive this object: only remove_slice_directory() takes them away.
+// A slice's directory and the mappings of its files, guarded against their being cut: `state` by a tenant,
+// and both by whoever may write into the run directory. The files outlive this object: only
+// remove_slice_directory() takes them away.
 class SliceFiles {
  public:
-  // Makes the directory. kExists if it is there.
+  // Makes the directory. kExists if a slice is there; what is left of one, damaged or half-made, is replaced.
   static Status create(const std::string& directory, const shm::SliceTerms& terms,
                        std::unique_ptr<SliceFiles>* files);
   // Those of a slice that another broker made.
@@ -25,7 +26,7 @@ class SliceFiles {
   shm::Limits& limits() const { return *limits_; }
   shm::State& state() const { return *state_; }
 
-  // True from the moment that `state` was found cut or its header overwritten; never false again.
+  // True from the moment that a file was found cut or its header overwritten; never false again.
   bool damaged() const;
 
  private:
@@ -34,9 +35,11 @@ class SliceFiles {
   const std::string directory_;
   shm::Limits* const limits_;
   shm::State* const state_;
-  MappingGuard guard_;
+  MappingGuard limits_guard_;
+  MappingGuard state_guard_;
 };
 
+// Whatever state its files are in.
 void remove_slice_directory(const std::string& directory);
 
 }  // namespace broker

@@ -262,6 +262,54 @@ TEST(BrokerTest, a_cut_state_quarantines_its_slice_only) {
   EXPECT_FALSE(std::filesystem::exists(node.run().slice("bad")));
 }
 
+TEST(BrokerTest, a_cut_limits_quarantines_its_slice_only) {
+  FakeNode node;
+  node.start_broker();
+  ctl::Client client(node.run());
+  for (const off_t left_bytes : {0, 4096}) {
+    node.prepare("bad", 10 * kGiB, 25);
+    node.prepare("good", 10 * kGiB, 25);
+    const auto tenant = node.start_tenant("good", {"--hold", std::to_string(kGiB)});
+    const auto victim = node.start_tenant("bad");
+    ASSERT_EQ(truncate((node.run().slice("bad") + "/limits").c_str(), left_bytes), 0);
+    ctl::v1::ListSlicesResponse slices;
+    EXPECT_TRUE(eventually(2, [&] {
+      victim->kill_hard();  // its record is cleared in what was cut off
+      return client.list(&slices).ok() && slices.slices_size() == 2 && slices.slices(0).quarantined();
+    }));
+    EXPECT_EQ(slices.slices(0).id(), "bad");
+    EXPECT_FALSE(slices.slices(1).quarantined());
+    tenant->kill_hard();
+    EXPECT_TRUE(eventually(1, [&] { return node.look("good").gpus[0].used_bytes() == 0; }));
+    ctl::v1::ReleaseSliceResponse response;
+    EXPECT_TRUE(client.release("bad", &response).ok());
+    EXPECT_FALSE(std::filesystem::exists(node.run().slice("bad")));
+    EXPECT_TRUE(client.release("good", &response).ok());
+  }
+}
+
+TEST(BrokerTest, what_is_left_of_a_damaged_slice_does_not_keep_its_name) {
+  FakeNode node;
+  const auto damage = [&](const std::string& id) {
+    node.start_broker();
+    node.prepare(id, 10 * kGiB, 25);
+    node.kill_broker();
+    ASSERT_EQ(truncate((node.run().slice(id) + "/limits").c_str(), 100), 0);
+    std::filesystem::remove(node.run().slice(id) + "/state");
+    std::filesystem::create_directories(node.run().slice(id) + "/state/more");
+    node.start_broker();
+  };
+  damage("released");
+  ctl::v1::ReleaseSliceResponse response;
+  EXPECT_TRUE(ctl::Client(node.run()).release("released", &response).ok());
+  EXPECT_FALSE(std::filesystem::exists(node.run().slice("released")));
+  EXPECT_FALSE(std::filesystem::exists(node.run().record("released")));
+
+  damage("again");
+  node.prepare("again", 5 * kGiB, 25);
+  EXPECT_EQ(node.look("again").gpus[0].quota_bytes, 5 * kGiB);
+}
+
 TEST(BrokerTest, told_to_end_it_leaves_the_slices) {
   FakeNode node;
   node.start_broker();
