@@ -48,6 +48,12 @@ Status resolve_run_directory(const std::string& given, std::string* path) {
                                        ": a ':' separates the slices in CUSLICE_SLICE and cannot be in their "
                                        "paths; use another --run-dir");
   }
+  if (const size_t at = path->find_first_of("%#?"); at != std::string::npos) {
+    return fail(Failure::kInvalid,
+                "run directory " + *path + ": a '" + (*path)[at] +
+                    "' has a meaning of its own in the address of the broker's socket; use "
+                    "another --run-dir");
+  }
   const std::string socket = RunDirectory(*path).socket();
   constexpr size_t kLimit = sizeof sockaddr_un::sun_path - 1;
   if (socket.size() > kLimit) {

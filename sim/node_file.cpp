@@ -104,7 +104,8 @@ bool check_settings(const NodeSettings& settings, std::string* error) {
     return false;
   }
   if (settings.driver_version < 11000 || settings.driver_version > 19990) {
-    *error = "driver version " + std::to_string(settings.driver_version) + ": give 11.0 or newer, as in 13.0";
+    *error = "driver " + std::to_string(settings.driver_version / 1000) + "." +
+             std::to_string(settings.driver_version % 1000 / 10) + ": give 11.0 to 19.99, as in 13.0";
     return false;
   }
   if (settings.time_slice_ns == 0) {

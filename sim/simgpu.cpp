@@ -156,6 +156,7 @@ void set_environment(const Options& options, const std::string& directory) {
 int run(std::vector<std::string> command) {
   // What ends or pokes us is meant for the command. From the terminal it got it itself, as part of the
   // foreground.
+  signal(SIGCHLD, SIG_DFL);  // ignored, as a parent may leave it, it would tell of no end
   sigset_t passed_on, before;
   sigemptyset(&passed_on);
   for (const int signal : {SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGCHLD})

@@ -98,10 +98,9 @@ TEST_F(CtlTest, run_passes_signals_on) {
 }
 
 TEST_F(CtlTest, run_ends_where_its_parent_ignores_ended_children) {
-  Child child({"/bin/sh", "-c",
-               "trap '' CHLD; exec " + test::test_directory() + "/../cuslicectl " + run_options() +
-                   "--memory 2GiB -- sh -c 'exit 7'"},
-              node_.environment());
+  const auto before = signal(SIGCHLD, SIG_IGN);
+  Child child(command(run_options() + "--memory 2GiB -- sh -c 'exit 7'"), node_.environment());
+  signal(SIGCHLD, before);
   const auto has_ended = [&child] {
     siginfo_t ended = {};
     return waitid(P_PID, static_cast<id_t>(child.pid()), &ended, WEXITED | WNOHANG | WNOWAIT) == 0 &&
@@ -269,6 +268,9 @@ TEST_F(CtlTest, a_run_directory_that_cannot_be_one_is_refused_with_the_reason) {
   EXPECT_EQ(colon.status, 2);
   EXPECT_NE(colon.output.find("':' separates the slices in CUSLICE_SLICE"), std::string::npos)
       << colon.output;
+  for (const char* path : {"/tmp/a%41", "/tmp/a#b", "/tmp/a?b"}) {
+    EXPECT_EQ(ctl(std::string("--run-dir '") + path + "' ls").status, 2) << path;
+  }
   // "/broker.sock" is 12 bytes long.
   EXPECT_EQ(ctl("--run-dir /tmp/" + std::string(90, 'x') + " ls").status, 0);
   const Result limit = ctl("--run-dir /tmp/" + std::string(91, 'x') + " ls");

@@ -31,6 +31,10 @@ class Run(unittest.TestCase):
         self.assertEqual(missing.returncode, 127)
         self.assertIn("/no/such/program", missing.stderr)
 
+    def test_ends_where_its_parent_ignores_ended_children(self):
+        run = simgpu("--", "sh", "-c", "exit 7", preexec_fn=lambda: signal.signal(signal.SIGCHLD, signal.SIG_IGN))
+        self.assertEqual(run.returncode, 7)
+
     def test_options_of_the_command_are_its_own(self):
         self.assertEqual(simgpu("--", "echo", "--gpu", "--", "-x").stdout, "--gpu -- -x\n")
 
@@ -105,6 +109,7 @@ class BadInput(unittest.TestCase):
             (["--count", "0", "--", "true"], "1 to 16"),
             (["--count", "many", "--", "true"], "many"),
             (["--driver", "13", "--", "true"], "13.0"),
+            (["--driver", "99.9", "--", "true"], "driver 99.9: give 11.0 to 19.99"),
             (["--kernel", "gemm", "--", "true"], "gemm=250"),
             (["--kernel", "=3", "--", "true"], "gemm=250"),
             (["--switch-us", "-1", "--", "true"], "switch-us"),
