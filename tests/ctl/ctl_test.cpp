@@ -99,7 +99,10 @@ TEST_F(CtlTest, run_passes_signals_on) {
 
 TEST_F(CtlTest, run_ends_where_its_parent_ignores_ended_children) {
   const auto before = signal(SIGCHLD, SIG_IGN);
-  Child child(command(run_options() + "--memory 2GiB -- sh -c 'exit 7'"), node_.environment());
+  // Not by way of a shell: some stop ignoring it.
+  Child child({test::test_directory() + "/../cuslicectl", "run", "--lib-dir",
+               test::test_directory() + "/empty_preloads", "--memory", "2GiB", "--", "sh", "-c", "exit 7"},
+              node_.environment());
   signal(SIGCHLD, before);
   const auto has_ended = [&child] {
     siginfo_t ended = {};
