@@ -136,8 +136,9 @@ broker::Status read_slice(const std::string& directory, SliceView* view) {
   }
   shm::detach(limits);
   shm::detach(state);
-  return damaged ? broker::fail(broker::Failure::kSystem, directory + ": a file of it was cut while it was read")
-                 : broker::Status();
+  return damaged
+             ? broker::fail(broker::Failure::kSystem, directory + ": a file of it was cut while it was read")
+             : broker::Status();
 }
 
 std::vector<SliceView> read_slices(const broker::RunDirectory& run, std::vector<std::string>* problems) {
