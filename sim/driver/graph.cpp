@@ -162,6 +162,14 @@ void keep_arguments(CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS_v3& params) 
   for (auto& argument : node->arguments) node->argument_pointers.push_back(argument.data());
 }
 
+bool has_memory_nodes(CUgraph graph) {
+  return std::any_of(graph->nodes.begin(), graph->nodes.end(), [](const auto& node) {
+    if (const auto* child = std::get_if<RunGraph>(&node->action)) return has_memory_nodes(child->graph.get());
+    return std::holds_alternative<AllocateMemory>(node->action) ||
+           std::holds_alternative<FreeMemory>(node->action);
+  });
+}
+
 CUgraph clone_graph(CUgraph original) {
   CUgraph clone = new CUgraph_st;
   for (const auto& node : original->nodes) {
@@ -225,6 +233,7 @@ SIM_API(cuGraphDestroy)(CUgraph graph) {
 
 SIM_API(cuGraphClone)(CUgraph* clone, CUgraph original) {
   if (clone == nullptr || !sim::is_graph(original)) return CUDA_ERROR_INVALID_VALUE;
+  if (sim::has_memory_nodes(original)) return CUDA_ERROR_INVALID_VALUE;
   *clone = sim::clone_graph(original);
   return CUDA_SUCCESS;
 }
@@ -238,7 +247,7 @@ SIM_API(cuGraphNodeFindInClone)(CUgraphNode* result, CUgraphNode original, CUgra
 }
 
 SIM_API(cuGraphDestroyNode)(CUgraphNode node) {
-  if (node == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  if (node == nullptr || sim::has_memory_nodes(node->graph)) return CUDA_ERROR_INVALID_VALUE;
   while (!node->dependencies.empty()) sim::disconnect(node->dependencies.back(), node);
   while (!node->dependents.empty()) sim::disconnect(node, node->dependents.back());
   std::erase_if(node->graph->nodes, [&](const auto& owned) { return owned.get() == node; });
@@ -264,6 +273,7 @@ SIM_API(cuGraphRemoveDependencies)
       !sim::are_nodes_of(graph, to, count)) {
     return CUDA_ERROR_INVALID_VALUE;
   }
+  if (sim::has_memory_nodes(graph)) return CUDA_ERROR_INVALID_VALUE;
   for (size_t i = 0; i < count; ++i) sim::disconnect(from[i], to[i]);
   return CUDA_SUCCESS;
 }

@@ -31,6 +31,8 @@ struct CUgraph_st {
   std::vector<std::unique_ptr<CUgraphNode_st>> nodes;
   std::map<CUgraphNode, CUgraphNode> clone_of;  // original node -> node here
   std::map<CUuserObject, unsigned> user_objects;
+  // Whether an executable graph of this one exists; shared with it, as either may go first.
+  std::shared_ptr<std::atomic<bool>> is_instantiated = std::make_shared<std::atomic<bool>>(false);
 
   CUgraph_st();
   ~CUgraph_st();
@@ -62,6 +64,9 @@ CUgraphNodeType node_type(const Action& action);
 // Keeps a copy of a kernel's parameters, if it is known how large they are.
 void keep_arguments(CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS_v3& params);
 
+// A graph with allocation or free nodes can be instantiated once at a time, and neither cloned nor reduced.
+bool has_memory_nodes(CUgraph graph);
+
 CUgraph clone_graph(CUgraph original);
 
 // False: the graph has a circle.
@@ -77,5 +82,6 @@ struct CUgraphExec_st {
   CUctx_st* context;
   std::mutex mutex;  // guards the plan
   sim::GraphPlan plan;
+  std::shared_ptr<std::atomic<bool>> is_instantiated;  // of its graph, if that has memory nodes
   std::map<CUgraphNode, size_t> step_of;  // nodes of the graph that it was made from
 };

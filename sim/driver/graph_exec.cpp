@@ -28,6 +28,10 @@ CUresult instantiate(CUgraphExec* result, CUgraph graph, cuuint64_t flags) {
   if (flags & CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH) return CUDA_ERROR_NOT_SUPPORTED;
   auto exec = std::make_unique<CUgraphExec_st>();
   if (!make_plan(graph, &exec->plan)) return CUDA_ERROR_INVALID_VALUE;
+  if (has_memory_nodes(graph)) {
+    if (graph->is_instantiated->exchange(true)) return CUDA_ERROR_INVALID_VALUE;
+    exec->is_instantiated = graph->is_instantiated;
+  }
   exec->id = next_exec_id++;
   exec->flags = flags;
   exec->context = context;
@@ -98,6 +102,14 @@ CUresult set_kernel_step(CUgraphExec exec, CUgraphNode node, const CUDA_KERNEL_N
 }  // namespace
 }  // namespace sim
 
+SIM_API(cuGraphUpload)(CUgraphExec exec, CUstream handle) {
+  CUstream_st* stream;
+  if (CUresult error = sim::find_stream(handle, &stream)) return error;
+  if (!sim::is_exec(exec)) return CUDA_ERROR_INVALID_VALUE;
+  std::lock_guard lock(exec->mutex);
+  return sim::reserve_graph_memory(exec->plan);
+}
+
 SIM_API(cuGraphInstantiateWithFlags)(CUgraphExec* exec, CUgraph graph, unsigned long long flags) {
   return sim::instantiate(exec, graph, flags);
 }
@@ -105,7 +117,10 @@ SIM_API(cuGraphInstantiateWithFlags)(CUgraphExec* exec, CUgraph graph, unsigned 
 SIM_API(cuGraphInstantiateWithParams)
 (CUgraphExec* exec, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS* params) {
   if (params == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  const CUresult result = sim::instantiate(exec, graph, params->flags);
+  CUresult result = sim::instantiate(exec, graph, params->flags);
+  if (result == CUDA_SUCCESS && (params->flags & CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD)) {
+    result = sim_cuGraphUpload(*exec, params->hUploadStream);
+  }
   params->hErrNode_out = nullptr;
   params->result_out = result == CUDA_SUCCESS ? CUDA_GRAPH_INSTANTIATE_SUCCESS : CUDA_GRAPH_INSTANTIATE_ERROR;
   return result;
@@ -125,6 +140,7 @@ SIM_API(cuGraphInstantiate_v2)
 SIM_API(cuGraphExecDestroy)(CUgraphExec exec) {
   if (!sim::is_exec(exec)) return CUDA_ERROR_INVALID_VALUE;
   exec->magic = 0;
+  if (exec->is_instantiated != nullptr) *exec->is_instantiated = false;
   delete exec;
   return CUDA_SUCCESS;
 }
@@ -141,12 +157,6 @@ SIM_API(cuGraphExecGetId)(CUgraphExec exec, unsigned* id) {
   return CUDA_SUCCESS;
 }
 
-SIM_API(cuGraphUpload)(CUgraphExec exec, CUstream handle) {
-  CUstream_st* stream;
-  if (CUresult error = sim::find_stream(handle, &stream)) return error;
-  return sim::is_exec(exec) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-}
-
 SIM_API(cuGraphLaunch)(CUgraphExec exec, CUstream handle) {
   CUstream_st* stream;
   if (CUresult error = sim::find_stream(handle, &stream)) return error;
@@ -155,7 +165,7 @@ SIM_API(cuGraphLaunch)(CUgraphExec exec, CUstream handle) {
   std::lock_guard lock(exec->mutex);
   if (stream->capturing) return sim::capture_action(stream, sim::RunGraph{sim::graph_of(exec->plan)});
   const bool free_first = (exec->flags & CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH) != 0;
-  if (CUresult error = sim::take_graph_memory(exec->plan, stream->context, free_first)) return error;
+  if (CUresult error = sim::take_graph_memory(exec->plan, free_first)) return error;
   sim::enqueue_plan(stream, exec->plan);
   return CUDA_SUCCESS;
 }

@@ -2,6 +2,8 @@
 #include "sim/driver/graph_memory.h"
 
 #include <algorithm>
+#include <map>
+#include <set>
 
 #include "sim/driver/arena.h"
 #include "sim/driver/graph.h"
@@ -22,7 +24,76 @@ GraphMemory& memory_of(CUdevice device) {
 
 uint64_t graph_backing(uint64_t bytes) { return round_up(bytes, kGranule); }
 
+// The addresses that allocation nodes of any graph have.
+struct GraphAddresses {
+  std::mutex mutex;
+  std::set<uint64_t> all;
+};
+
+GraphAddresses& graph_addresses() {
+  static GraphAddresses& instance = *new GraphAddresses;
+  return instance;
+}
+
+// What a launch of the plan adds to the live allocations of a device, at its highest: a graph reuses inside
+// itself what it frees.
+uint64_t peak_of(const GraphPlan& plan, CUdevice device) {
+  std::map<uint64_t, uint64_t> backing;
+  uint64_t live = 0, peak = 0;
+  for (const GraphStep& step : plan.steps) {
+    if (const auto* node = std::get_if<AllocateMemory>(&step.action)) {
+      if (node->device != device) continue;
+      live += backing[node->params.dptr] = graph_backing(node->params.bytesize);
+      peak = std::max(peak, live);
+    } else if (const auto* free = std::get_if<FreeMemory>(&step.action)) {
+      const auto own = backing.find(free->address);
+      if (own != backing.end()) live -= own->second;
+    }
+  }
+  return peak;
+}
+
+// Precondition: memory.mutex held.
+bool reserve(GraphMemory& memory, CUdevice device, uint64_t bytes) {
+  if (bytes <= memory.reserved_bytes) return true;
+  if (!take_device_memory(device, bytes - memory.reserved_bytes)) return false;
+  memory.reserved_bytes = bytes;
+  memory.reserved_high_bytes = std::max(memory.reserved_high_bytes, bytes);
+  return true;
+}
+
+std::set<CUdevice> devices_of(const GraphPlan& plan) {
+  std::set<CUdevice> devices;
+  for (const GraphStep& step : plan.steps) {
+    if (const auto* node = std::get_if<AllocateMemory>(&step.action)) devices.insert(node->device);
+  }
+  return devices;
+}
+
 }  // namespace
+
+GraphRange::GraphRange(uint64_t bytes) : bytes(graph_backing(bytes)), base(arena_allocate(this->bytes)) {
+  if (base == 0) return;
+  GraphAddresses& addresses = graph_addresses();
+  std::lock_guard lock(addresses.mutex);
+  addresses.all.insert(base);
+}
+
+GraphRange::~GraphRange() {
+  if (base == 0) return;
+  {
+    GraphAddresses& addresses = graph_addresses();
+    std::lock_guard lock(addresses.mutex);
+    addresses.all.erase(base);
+  }
+  arena_release(base, bytes);
+}
+
+bool is_graph_address(uint64_t address) {
+  GraphAddresses& addresses = graph_addresses();
+  std::lock_guard lock(addresses.mutex);
+  return addresses.all.contains(address);
+}
 
 void release_all_graph_memory(CUdevice device) {
   const auto of_graphs = [&](const Allocation& allocation) {
@@ -36,13 +107,16 @@ void release_all_graph_memory(CUdevice device) {
   memory.used_bytes = 0;
 }
 
-uint64_t reserve_graph_address(uint64_t bytes) { return arena_allocate(graph_backing(bytes)); }
+CUresult reserve_graph_memory(const GraphPlan& plan) {
+  for (const CUdevice device : devices_of(plan)) {
+    GraphMemory& memory = memory_of(device);
+    std::lock_guard lock(memory.mutex);
+    if (!reserve(memory, device, memory.used_bytes + peak_of(plan, device))) return CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  return CUDA_SUCCESS;
+}
 
-CUresult take_graph_memory(const GraphPlan& plan, CUctx_st* context, bool free_first) {
-  const bool any = std::any_of(plan.steps.begin(), plan.steps.end(), [](const GraphStep& step) {
-    return std::holds_alternative<AllocateMemory>(step.action);
-  });
-  if (!any) return CUDA_SUCCESS;
+CUresult take_graph_memory(const GraphPlan& plan, bool free_first) {
   std::vector<Allocation> wanted;
   for (const GraphStep& step : plan.steps) {
     const auto* node = std::get_if<AllocateMemory>(&step.action);
@@ -57,30 +131,19 @@ CUresult take_graph_memory(const GraphPlan& plan, CUctx_st* context, bool free_f
     allocation.backing = graph_backing(node->params.bytesize);
     allocation.kind = Allocation::Kind::kGraph;
     allocation.device = node->device;
+    allocation.graph_range = node->range;
     wanted.push_back(allocation);
   }
-  // A graph reuses inside itself what it frees, so what counts is its peak.
-  GraphMemory& memory = memory_of(context->device);
-  std::lock_guard lock(memory.mutex);
-  uint64_t live = memory.used_bytes;
-  uint64_t peak = live;
-  for (const GraphStep& step : plan.steps) {
-    if (const auto* node = std::get_if<AllocateMemory>(&step.action)) {
-      live += graph_backing(node->params.bytesize);
-      peak = std::max(peak, live);
-    } else if (const auto* free = std::get_if<FreeMemory>(&step.action)) {
-      for (const Allocation& allocation : wanted) {
-        if (allocation.base == free->address) live -= allocation.backing;
-      }
-    }
+  if (wanted.empty()) return CUDA_SUCCESS;
+  if (CUresult error = reserve_graph_memory(plan)) return error;
+  for (const CUdevice device : devices_of(plan)) {
+    GraphMemory& memory = memory_of(device);
+    std::lock_guard lock(memory.mutex);
+    memory.used_high_bytes = std::max(memory.used_high_bytes, memory.used_bytes + peak_of(plan, device));
   }
-  if (peak > memory.reserved_bytes) {
-    if (!take_device_memory(context->device, peak - memory.reserved_bytes)) return CUDA_ERROR_OUT_OF_MEMORY;
-    memory.reserved_bytes = peak;
-    memory.reserved_high_bytes = std::max(memory.reserved_high_bytes, peak);
-  }
-  memory.used_high_bytes = std::max(memory.used_high_bytes, peak);
   for (const Allocation& allocation : wanted) {
+    GraphMemory& memory = memory_of(allocation.device);
+    std::lock_guard lock(memory.mutex);
     memory.used_bytes += allocation.backing;
     remember(allocation);
   }

@@ -51,8 +51,12 @@ CUresult add_kernel(CUgraphNode* result, CUgraph graph, const CUgraphNode* depen
 }
 
 CUresult add_child(CUgraphNode* result, CUgraph graph, const CUgraphNode* dependencies, size_t count,
-                   CUgraph child) {
+                   CUgraph child, CUgraphChildGraphNodeOwnership ownership) {
   if (!is_graph(child)) return CUDA_ERROR_INVALID_VALUE;
+  if (ownership == CU_GRAPH_CHILD_GRAPH_OWNERSHIP_MOVE) {
+    return add(result, graph, dependencies, count, RunGraph{std::shared_ptr<CUgraph_st>(child)});
+  }
+  if (has_memory_nodes(child)) return CUDA_ERROR_INVALID_VALUE;
   return add(result, graph, dependencies, count, RunGraph{std::shared_ptr<CUgraph_st>(clone_graph(child))});
 }
 
@@ -61,12 +65,25 @@ CUresult add_allocation(CUgraphNode* result, CUgraph graph, const CUgraphNode* d
   if (params == nullptr || params->bytesize == 0) return CUDA_ERROR_INVALID_VALUE;
   if (params->poolProps.location.type != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_ERROR_NOT_SUPPORTED;
   if (!valid_device(params->poolProps.location.id)) return CUDA_ERROR_INVALID_DEVICE;
-  params->dptr = reserve_graph_address(params->bytesize);
+  auto range = std::make_shared<const GraphRange>(params->bytesize);
+  params->dptr = range->base;
   if (params->dptr == 0) return CUDA_ERROR_OUT_OF_MEMORY;
-  return add(result, graph, dependencies, count, AllocateMemory{*params, params->poolProps.location.id});
+  return add(result, graph, dependencies, count,
+             AllocateMemory{*params, params->poolProps.location.id, std::move(range)});
 }
 
-// Action of a node's parameters as cuGraphAddNode and its kin pass them. Allocations and children are not
+// What is freed must be an allocation node's, and not freed in this graph already.
+CUresult add_free(CUgraphNode* result, CUgraph graph, const CUgraphNode* dependencies, size_t count,
+                  CUdeviceptr address) {
+  if (!is_graph(graph) || !is_graph_address(address)) return CUDA_ERROR_INVALID_VALUE;
+  for (const auto& node : graph->nodes) {
+    const auto* free = std::get_if<FreeMemory>(&node->action);
+    if (free != nullptr && free->address == address) return CUDA_ERROR_INVALID_VALUE;
+  }
+  return add(result, graph, dependencies, count, FreeMemory{address});
+}
+
+// Action of a node's parameters as cuGraphAddNode and its kin pass them. Memory nodes and children are not
 // among them.
 CUresult action_of(const CUgraphNodeParams& params, Action* action) {
   switch (params.type) {
@@ -90,9 +107,6 @@ CUresult action_of(const CUgraphNodeParams& params, Action* action) {
     case CU_GRAPH_NODE_TYPE_WAIT_EVENT:
       *action = AwaitEvent{params.eventWait.event};
       return CUDA_SUCCESS;
-    case CU_GRAPH_NODE_TYPE_MEM_FREE:
-      *action = FreeMemory{params.free.dptr};
-      return CUDA_SUCCESS;
     default:
       return CUDA_ERROR_NOT_SUPPORTED;
   }
@@ -102,10 +116,13 @@ CUresult add_any(CUgraphNode* result, CUgraph graph, const CUgraphNode* dependen
                  CUgraphNodeParams* params) {
   if (params == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (params->type == CU_GRAPH_NODE_TYPE_GRAPH) {
-    return add_child(result, graph, dependencies, count, params->graph.graph);
+    return add_child(result, graph, dependencies, count, params->graph.graph, params->graph.ownership);
   }
   if (params->type == CU_GRAPH_NODE_TYPE_MEM_ALLOC) {
     return add_allocation(result, graph, dependencies, count, &params->alloc);
+  }
+  if (params->type == CU_GRAPH_NODE_TYPE_MEM_FREE) {
+    return add_free(result, graph, dependencies, count, params->free.dptr);
   }
   if (params->type == CU_GRAPH_NODE_TYPE_KERNEL)
     return add_kernel(result, graph, dependencies, count, params->kernel);
@@ -178,7 +195,7 @@ SIM_API(cuGraphAddEmptyNode)
 
 SIM_API(cuGraphAddChildGraphNode)
 (CUgraphNode* result, CUgraph graph, const CUgraphNode* dependencies, size_t count, CUgraph child) {
-  return sim::add_child(result, graph, dependencies, count, child);
+  return sim::add_child(result, graph, dependencies, count, child, CU_GRAPH_CHILD_GRAPH_OWNERSHIP_CLONE);
 }
 
 SIM_API(cuGraphAddEventRecordNode)
@@ -203,7 +220,7 @@ SIM_API(cuGraphAddMemAllocNode)
 
 SIM_API(cuGraphAddMemFreeNode)
 (CUgraphNode* result, CUgraph graph, const CUgraphNode* dependencies, size_t count, CUdeviceptr address) {
-  return sim::add(result, graph, dependencies, count, sim::FreeMemory{address});
+  return sim::add_free(result, graph, dependencies, count, address);
 }
 
 SIM_API(cuGraphAddNode_v2)

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -13,6 +14,8 @@
 #include "sim/driver/context.h"
 
 namespace sim {
+
+struct GraphRange;
 
 struct Allocation {
   enum class Kind : uint8_t {
@@ -40,6 +43,7 @@ struct Allocation {
   CUmemoryPool pool = nullptr;
   uint64_t handle = 0;  // kMapped: the CUmemGenericAllocationHandle
   uint64_t handle_offset = 0;
+  std::shared_ptr<const GraphRange> graph_range;  // kGraph: keeps the addresses taken
 
   bool on_host() const { return kind == Kind::kHost || kind == Kind::kRegistered; }
 };

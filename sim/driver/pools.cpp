@@ -133,10 +133,11 @@ CUresult allocate_async(CUdeviceptr* result, size_t bytes, CUmemoryPool pool, CU
     CUDA_MEM_ALLOC_NODE_PARAMS_v2 params{};
     params.poolProps = standard_props(device);
     params.bytesize = bytes;
-    params.dptr = reserve_graph_address(bytes);
+    auto range = std::make_shared<const GraphRange>(bytes);
+    params.dptr = range->base;
     if (params.dptr == 0) return CUDA_ERROR_OUT_OF_MEMORY;
     *result = params.dptr;
-    return capture_action(stream, AllocateMemory{params, device});
+    return capture_action(stream, AllocateMemory{params, device, std::move(range)});
   }
   if (CUresult error = refuse_legacy_during_capture(stream)) return error;
   if (pool == nullptr) {
@@ -292,7 +293,9 @@ SIM_API(cuMemFreeAsync)(CUdeviceptr address, CUstream handle) {
   CUstream_st* stream;
   if (CUresult error = sim::find_stream(handle, &stream)) return error;
   if (address == 0) return CUDA_ERROR_INVALID_VALUE;
-  if (!stream->capturing) {
+  if (stream->capturing) {
+    if (!sim::is_graph_address(address)) return CUDA_ERROR_INVALID_VALUE;
+  } else {
     const auto allocation = sim::allocation_at(address);
     if (!allocation || allocation->on_host() || allocation->kind == sim::Allocation::Kind::kMapped) {
       return CUDA_ERROR_INVALID_VALUE;

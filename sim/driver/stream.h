@@ -24,6 +24,7 @@ namespace sim {
 
 struct Capture;
 struct GraphPlan;
+struct GraphRange;
 
 // A point in a stream's work: done when all before it is. Thread-safe.
 class Moment {
@@ -104,6 +105,7 @@ struct AwaitEvent {
 struct AllocateMemory {
   CUDA_MEM_ALLOC_NODE_PARAMS_v2 params;
   CUdevice device;
+  std::shared_ptr<const GraphRange> range;  // of params.dptr
 };
 struct RunGraph {
   std::shared_ptr<CUgraph_st> graph;

@@ -124,12 +124,90 @@ TEST_F(Graphs, allocation_nodes_take_memory_at_launch) {
   ASSERT_OK(cuMemFreeAsync(params.dptr, stream));
   ASSERT_OK(cuStreamSynchronize(stream));
   ASSERT_OK(cuGraphAddMemFreeNode(&release, graph, &allocation, 1, params.dptr));
+  CUgraphExec second;
+  EXPECT_EQ(cuGraphInstantiateWithFlags(&second, graph, 0), CUDA_ERROR_INVALID_VALUE);  // one at a time
+  ASSERT_OK(cuGraphExecDestroy(keeps));
   CUgraphExec whole = instantiate(graph);
   for (int i = 0; i < 3; ++i) ASSERT_OK(cuGraphLaunch(whole, stream));
   EXPECT_EQ(before - free_bytes(), 64 * kMiB);
   ASSERT_OK(cuStreamSynchronize(stream));
   ASSERT_OK(cuDeviceGraphMemTrim(device_));
   EXPECT_EQ(free_bytes(), before);
+}
+
+TEST_F(Graphs, reserved_memory_is_counted_and_stays_until_it_is_trimmed) {
+  const size_t before = free_bytes();
+  const auto attribute = [&](CUgraphMem_attribute which) {
+    cuuint64_t bytes = 0;
+    EXPECT_OK(cuDeviceGetGraphMemAttribute(device_, which, &bytes));
+    return bytes;
+  };
+  CUgraph graph;
+  CUDA_MEM_ALLOC_NODE_PARAMS params = {};
+  params.poolProps.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+  params.poolProps.location = {CU_MEM_LOCATION_TYPE_DEVICE, {0}};
+  params.bytesize = 64 * kMiB;
+  // Two allocations, the first freed before the second: the graph needs room for one.
+  CUgraphNode first, released, second;
+  ASSERT_OK(cuGraphCreate(&graph, 0));
+  ASSERT_OK(cuGraphAddMemAllocNode(&first, graph, nullptr, 0, &params));
+  ASSERT_OK(cuGraphAddMemFreeNode(&released, graph, &first, 1, params.dptr));
+  ASSERT_OK(cuGraphAddMemAllocNode(&second, graph, &released, 1, &params));
+  CUDA_GRAPH_INSTANTIATE_PARAMS how = {};
+  how.flags = CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD;
+  CUgraphExec exec;
+  ASSERT_OK(cuGraphInstantiateWithParams(&exec, graph, &how));
+  EXPECT_EQ(before - free_bytes(), 64 * kMiB);  // an upload takes what a launch will need
+  EXPECT_EQ(attribute(CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT), 0u);
+  CUstream stream = make_stream();
+  ASSERT_OK(cuGraphLaunch(exec, stream));
+  ASSERT_OK(cuStreamSynchronize(stream));
+  EXPECT_EQ(attribute(CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT), 64 * kMiB);
+  ASSERT_OK(cuDeviceGraphMemTrim(device_));
+  EXPECT_EQ(before - free_bytes(), 64 * kMiB);  // in use
+  ASSERT_OK(cuMemFree_v2(params.dptr));
+  EXPECT_EQ(before - free_bytes(), 64 * kMiB);
+  EXPECT_EQ(attribute(CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT), 64 * kMiB);
+  ASSERT_OK(cuGraphExecDestroy(exec));
+  ASSERT_OK(cuGraphDestroy(graph));
+  EXPECT_EQ(before - free_bytes(), 64 * kMiB);
+  ASSERT_OK(cuDeviceGraphMemTrim(device_));
+  EXPECT_EQ(free_bytes(), before);
+  EXPECT_EQ(attribute(CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT), 0u);
+  EXPECT_EQ(attribute(CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH), 64 * kMiB);
+  cuuint64_t zero = 0, one = 1;
+  EXPECT_OK(cuDeviceSetGraphMemAttribute(device_, CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH, &zero));
+  EXPECT_EQ(attribute(CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH), 0u);
+  EXPECT_EQ(cuDeviceSetGraphMemAttribute(device_, CU_GRAPH_MEM_ATTR_USED_MEM_HIGH, &one),
+            CUDA_ERROR_INVALID_VALUE);
+}
+
+TEST_F(Graphs, a_graph_that_allocates_is_neither_copied_nor_reduced) {
+  CUgraph graph, parent, copy;
+  CUgraphNode allocation, released, child;
+  CUDA_MEM_ALLOC_NODE_PARAMS params = {};
+  params.poolProps.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+  params.poolProps.location = {CU_MEM_LOCATION_TYPE_DEVICE, {0}};
+  params.bytesize = kMiB;
+  ASSERT_OK(cuGraphCreate(&graph, 0));
+  ASSERT_OK(cuGraphCreate(&parent, 0));
+  ASSERT_OK(cuGraphAddMemAllocNode(&allocation, graph, nullptr, 0, &params));
+  EXPECT_EQ(cuGraphAddMemFreeNode(&released, graph, &allocation, 1, params.dptr + kGranule),
+            CUDA_ERROR_INVALID_VALUE);
+  ASSERT_OK(cuGraphAddMemFreeNode(&released, graph, &allocation, 1, params.dptr));
+  EXPECT_EQ(cuGraphAddMemFreeNode(&released, graph, &allocation, 1, params.dptr), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cuGraphClone(&copy, graph), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cuGraphDestroyNode(allocation), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cuGraphRemoveDependencies(graph, &allocation, &released, 1), CUDA_ERROR_INVALID_VALUE);
+  EXPECT_EQ(cuGraphAddChildGraphNode(&child, parent, nullptr, 0, graph), CUDA_ERROR_INVALID_VALUE);
+  CUgraphNodeParams moved = {};
+  moved.type = CU_GRAPH_NODE_TYPE_GRAPH;
+  moved.graph.graph = graph;
+  moved.graph.ownership = CU_GRAPH_CHILD_GRAPH_OWNERSHIP_MOVE;
+  ASSERT_OK(cuGraphAddNode_v2(&child, parent, nullptr, nullptr, 0, &moved));
+  CUstream stream = make_stream();
+  ASSERT_OK(cuGraphLaunch(instantiate(parent), stream));
+  ASSERT_OK(cuStreamSynchronize(stream));
 }
 
 class Capture : public Graphs {};
