@@ -44,7 +44,17 @@ void count(SliceGate& gate, uint32_t kernels, uint64_t estimate_ns, uint64_t now
   refresh_oldest(gate);
   if (gate.outstanding) return;
   gate.outstanding = true;
+  gate.active_at_ns = now_ns;
   gate.work().outstanding.store(1, std::memory_order_release);
+}
+
+// Brings Work.active_ns up to the present.
+void account_active(SliceGate& gate, uint64_t now_ns) {
+  if (!gate.outstanding || now_ns <= gate.active_at_ns) return;
+  std::atomic<uint64_t>& active_ns = gate.work().active_ns;
+  active_ns.store(active_ns.load(std::memory_order_relaxed) + now_ns - gate.active_at_ns,
+                  std::memory_order_relaxed);
+  gate.active_at_ns = now_ns;
 }
 
 void discount(SliceGate& gate, uint32_t kernels, uint64_t estimate_ns) {
@@ -255,11 +265,6 @@ void begin_launch(const Books&, Launch& launch, bool wants_sample, const limiter
                   uint64_t now_ns) {
   SliceGate& gate = *launch.gate;
   shm::Work& work = gate.work();
-  if (view.turn != gate.launch_turn) {
-    gate.launch_turn = view.turn;
-    work.first_launch_ns.store(now_ns, std::memory_order_relaxed);
-    work.launch_turn.store(view.turn, std::memory_order_release);
-  }
   work.launches.store(work.launches.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
 
   launch.first = gate.backlog.kernels == 0;
@@ -319,6 +324,7 @@ void end_batch(const Books&, SliceGate& gate, uint64_t now_ns) {
   gate.first_batch = (gate.first_batch + 1) % kMaxBatches;
   --gate.batch_count;
   gate.backlog.progress_ns = now_ns;
+  account_active(gate, now_ns);
   discount(gate, part.kernels, part.estimate_ns);
 }
 
@@ -341,6 +347,7 @@ void drop_context(const Books& books, Context& context) {
 
 bool settle(const Books&, SliceGate& gate, uint64_t now_ns) {
   if (!gate.outstanding || gate.backlog.kernels > 0) return false;
+  account_active(gate, now_ns);
   gate.outstanding = false;
   shm::Work& work = gate.work();
   work.drained_ns.store(now_ns, std::memory_order_relaxed);

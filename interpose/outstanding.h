@@ -82,7 +82,7 @@ struct SliceGate {
   uint32_t first_batch, batch_count;
   bool outstanding;      // as told in Work
   bool dirty;            // some stream is
-  uint32_t launch_turn;  // of the last launch
+  uint64_t active_at_ns;  // while outstanding: up to when Work.active_ns counts
   bool closed;           // told: no more launches in closed_turn
   uint32_t closed_turn;
   bool silent;  // no broker answered while `grant` was silent_grant

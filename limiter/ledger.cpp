@@ -260,8 +260,7 @@ bool take_slot(shm::State& state, const ProcessIdentity& self, SlotRef* taken) {
     work.drain_expected_ns.store(0, std::memory_order_relaxed);
     work.occupied_ns.store(0, std::memory_order_relaxed);
     work.launches.store(0, std::memory_order_relaxed);
-    work.first_launch_ns.store(0, std::memory_order_relaxed);
-    work.launch_turn.store(0, std::memory_order_relaxed);
+    work.active_ns.store(0, std::memory_order_relaxed);
 
     // Raised before our first request can be announced: who announces later scans us.
     uint32_t high = state.header.slots_high.load();

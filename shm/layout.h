@@ -104,13 +104,26 @@ struct Share {
   Shared<uint32_t> compute_percent;        // guaranteed under contention, 1 .. 100
   Shared<uint32_t> compute_limit_percent;  // cap, 1 .. 100
   Shared<uint32_t> priority;               // 0 batch, 1 latency class
-  uint32_t reserved0;
+  Shared<uint32_t> rates_at_s;             // CLOCK_MONOTONIC, in seconds: when the rates are from; 0: none yet
   Shared<uint64_t> held_ns;    // GPU time received so far: of its work where that is known, else of its turns
   Shared<uint64_t> waited_ns;  // time with a launch waiting at the gate so far
   Shared<uint64_t> turns;
   Shared<uint64_t> overruns;  // turns that ended more than a quarter of a quantum late
-  uint64_t reserved[2];
+  // GPU time received, and time with work to do, over the last kRateWindowsS: see rate(). While a slice has
+  // work they are renewed every second; once it has none it receives nothing until they are renewed.
+  Shared<uint64_t> received_rates;
+  Shared<uint64_t> wanted_rates;
 };
+
+constexpr uint32_t kRateWindowsS[] = {1, 10, 60};
+constexpr int kRateWindows = 3;
+// One of the three figures in a word of rates, in hundredths of a percent.
+constexpr uint32_t rate(uint64_t word, int window) { return word >> (16 * window) & 0xffff; }
+constexpr uint64_t rates_word(const uint32_t (&hundredths)[kRateWindows]) {
+  uint64_t word = 0;
+  for (int i = 0; i < kRateWindows; ++i) word |= uint64_t{hundredths[i] & 0xffff} << (16 * i);
+  return word;
+}
 
 struct GpuLimits {
   uint8_t uuid[16];  // as the driver reports it
@@ -222,9 +235,8 @@ struct Work {
   Shared<uint64_t> drain_expected_ns;  // closing: when it expects that
   Shared<uint64_t> occupied_ns;        // GPU time of its finished work so far, from events
   Shared<uint64_t> launches;           // launches that took the slow path so far
-  Shared<uint64_t> first_launch_ns;    // first launch in the turn `launch_turn`
-  Shared<uint32_t> launch_turn;
-  uint32_t reserved;
+  Shared<uint64_t> active_ns;          // time with work outstanding so far, up to some recent moment
+  uint32_t reserved[2];
 };
 
 // A process' line on one GPU. The first four are generation << 48 | bytes; `calls` and `pooled` carry the

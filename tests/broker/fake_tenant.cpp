@@ -164,8 +164,6 @@ class Tenant {
     const uint32_t turn = gate().turn.load();
     Turn log = {now_ns(), 0, 0};
     last_end_ns_ = 0;
-    work().launch_turn.store(turn);
-    work().first_launch_ns.store(log.granted_ns);
     work().outstanding.store(1);
     for (;;) {
       const uint64_t now = now_ns();
