@@ -28,7 +28,7 @@ int main(int argc, char** argv) {
   CHECK(cudaGraphInstantiateWithFlags(&executable, graph, 0));
 
   const uint64_t graph_ns = kernel.ns() * node_count;
-  const uint64_t per_batch = std::clamp<uint64_t>(5'000'000 / std::max<uint64_t>(graph_ns, 1), 1, 100);
+  const uint64_t per_batch = samples::Pipeline::kernels_per_batch(graph_ns);
   samples::Pipeline pipeline(stream);
   uint64_t replays = 0;
   const uint64_t begin_ns = samples::now_ns();

@@ -134,6 +134,11 @@ class Report {
     for (const Report& value : values) text += (text.empty() ? "" : ", ") + value.json();
     fields_.push_back({name, '[' + text + ']'});
   }
+  void add(const char* name, const std::vector<uint64_t>& values) {
+    std::string text;
+    for (const uint64_t value : values) text += (text.empty() ? "" : ", ") + std::to_string(value);
+    fields_.push_back({name, '[' + text + ']'});
+  }
 
   std::string json() const {
     std::string text;
@@ -186,26 +191,29 @@ static __global__ void measure_rounds(uint64_t rounds, uint64_t* elapsed_ns, flo
 // A kernel of a given length that fills the GPU, ready to be launched on any stream.
 class BusyKernel {
  public:
-  explicit BusyKernel(uint64_t ns) : ns_(ns) {
+  static constexpr int kThreads = 128;
+
+  explicit BusyKernel(uint64_t ns) : ns_(ns), rounds_per_ns_(measure_rounds_per_ns()) {
     int device = 0;
     CHECK(cudaGetDevice(&device));
     CHECK(cudaDeviceGetAttribute(&blocks_, cudaDevAttrMultiProcessorCount, device));
-    rounds_ = static_cast<uint64_t>(ns * rounds_per_ns());
   }
 
-  void launch(cudaStream_t stream) const {
-    busy_for_ns<<<blocks_, kThreads, 0, stream>>>(ns_, rounds_, nullptr);
+  void launch(cudaStream_t stream) const { launch_for(stream, ns_); }
+  // The same kernel with another length.
+  void launch_for(cudaStream_t stream, uint64_t ns) const {
+    busy_for_ns<<<blocks_, kThreads, 0, stream>>>(ns, rounds_for(ns), nullptr);
     CHECK(cudaGetLastError());
   }
 
   uint64_t ns() const { return ns_; }
+  int blocks() const { return blocks_; }
+  uint64_t rounds_for(uint64_t ns) const { return static_cast<uint64_t>(ns * rounds_per_ns_); }
 
  private:
-  static constexpr int kThreads = 128;
-
   // 0 on the simulator, where kernels compute nothing and the length is taken from the argument. The best of
   // a few short runs: in the others another process' kernels may have come between.
-  static double rounds_per_ns() {
+  static double measure_rounds_per_ns() {
     constexpr uint64_t kRounds = 100'000;
     uint64_t* elapsed_on_gpu = nullptr;
     CHECK(cudaMalloc(reinterpret_cast<void**>(&elapsed_on_gpu), sizeof *elapsed_on_gpu));
@@ -222,7 +230,7 @@ class BusyKernel {
   }
 
   uint64_t ns_;
-  uint64_t rounds_;
+  double rounds_per_ns_;
   int blocks_;
 };
 
@@ -230,6 +238,13 @@ class BusyKernel {
 // ends soon after its time is up. The thread sleeps meanwhile.
 class Pipeline {
  public:
+  // A batch is about so much work.
+  static constexpr uint64_t kBatchNs = 5'000'000;
+  static uint64_t kernels_per_batch(uint64_t kernel_ns) {
+    return std::clamp<uint64_t>(kBatchNs / std::max<uint64_t>(kernel_ns, 1), 1, kMostKernels);
+  }
+  static constexpr uint64_t kMostKernels = 100;
+
   explicit Pipeline(cudaStream_t stream) : stream_(stream) {
     for (cudaEvent_t& event : events_) {
       CHECK(cudaEventCreateWithFlags(&event, cudaEventDisableTiming | cudaEventBlockingSync));
