@@ -197,7 +197,7 @@ Decision decide_lookup(void** arguments, const void* caller, Decision unchanged,
   const link_map* real = library.real().map();
   const bool is_real = real != nullptr && found == find_symbol(object_of(real), name);
   if (!is_real) return answer(found);
-  if (own == nullptr && library.is_driver()) count(shm::kUnclassifiedLookups);
+  if (own == nullptr && library.is_driver()) note_unknown_function(name);
   return answer(own != nullptr ? own : found);
 }
 

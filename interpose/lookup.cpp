@@ -83,7 +83,7 @@ const LookupRow* row_of(int base, const void* found, int version, cuuint64_t fla
 void* ours_for(const char* symbol, void* found, int version, cuuint64_t flags) {
   const int base = base_index(symbol);
   if (base == kNotInTable) {
-    count(shm::kUnclassifiedLookups);
+    note_unknown_function(symbol);
     return found;
   }
   const LookupRow* row = row_of(base, found, version, flags);

@@ -59,6 +59,64 @@ MembershipWord* own_word() {
   return word;
 }
 
+bool is_attached() {
+  const MembershipWord* word = word_location.load(std::memory_order_acquire);
+  return word != nullptr &&
+         word->load(std::memory_order_acquire) == static_cast<uint32_t>(Membership::kAttached);
+}
+
+uint64_t hash_of(const char* name) {
+  uint64_t hash = 0xcbf29ce484222325;
+  for (; *name != 0; name++) hash = (hash ^ static_cast<uint8_t>(*name)) * 0x100000001b3;
+  return hash != 0 ? hash : 1;
+}
+
+// What was looked up so far: most of it before the process attaches, since a runtime collects its functions
+// first. Only grows; when it is full, later names are counted and no more.
+constinit shm::UnknownFunction unknown_functions[shm::kMaxUnknownFunctions] = {};
+constinit std::atomic<uint32_t> unknown_function_count{0};
+constinit std::atomic<uint64_t> unreported_lookups{0};
+
+void remember_unknown(const char* name) {
+  const uint64_t hash = hash_of(name);
+  for (const shm::UnknownFunction& known : unknown_functions) {
+    if (known.hash.load(std::memory_order_relaxed) == hash) return;
+  }
+  if (unknown_function_count.load(std::memory_order_relaxed) >= shm::kMaxUnknownFunctions) return;
+  const uint32_t index = unknown_function_count.fetch_add(1, std::memory_order_relaxed);
+  if (index >= shm::kMaxUnknownFunctions) return;
+  shm::UnknownFunction& entry = unknown_functions[index];
+  for (size_t i = 0; i < sizeof entry.name && name[i] != 0; i++) entry.name[i] = name[i];
+  // release; pairs with the acquire in report_unknown(): the name is whole.
+  entry.hash.store(hash, std::memory_order_release);
+}
+
+void note_in(shm::State& state, const shm::UnknownFunction& function, uint64_t hash) {
+  for (uint64_t probe = 0; probe < shm::kMaxUnknownFunctions; probe++) {
+    shm::UnknownFunction& entry = state.unknown[(hash + probe) % shm::kMaxUnknownFunctions];
+    uint64_t there = 0;
+    if (entry.hash.compare_exchange_strong(there, hash, std::memory_order_relaxed)) {
+      memcpy(entry.name, function.name, sizeof entry.name);
+      return;
+    }
+    if (there == hash) return;
+  }
+}
+
+// To the slices. Preconditions: attached.
+void report_unknown() {
+  const uint64_t lookups = unreported_lookups.exchange(0, std::memory_order_relaxed);
+  if (lookups == 0) return;
+  for (int i = 0; i < the_session.slice_count; i++) {
+    shm::State& state = *the_session.slices[i].state;
+    state.counters[shm::kUnclassifiedLookups].fetch_add(lookups, std::memory_order_relaxed);
+    for (const shm::UnknownFunction& function : unknown_functions) {
+      const uint64_t hash = function.hash.load(std::memory_order_acquire);
+      if (hash != 0) note_in(state, function, hash);
+    }
+  }
+}
+
 // What the parent had is the parent's. No other thread of the child is in here: they wait for the attach.
 void forget_parent() {
   the_session = {};
@@ -74,6 +132,7 @@ Membership attach(MembershipWord* word) {
   // release; pairs with the acquire in membership(): whoever reads kAttached sees the session whole.
   word->store(static_cast<uint32_t>(result), std::memory_order_release);
   futex_wake(word, INT32_MAX, false);
+  if (result == Membership::kAttached) report_unknown();
   return result;
 }
 
@@ -108,13 +167,16 @@ Membership membership() {
 const Session& session() { return the_session; }
 
 void count(shm::Counter counter) {
-  const MembershipWord* word = word_location.load(std::memory_order_acquire);
-  if (word == nullptr ||
-      word->load(std::memory_order_acquire) != static_cast<uint32_t>(Membership::kAttached))
-    return;
+  if (!is_attached()) return;
   for (int i = 0; i < the_session.slice_count; i++) {
     the_session.slices[i].state->counters[counter].fetch_add(1, std::memory_order_relaxed);
   }
+}
+
+void note_unknown_function(const char* name) {
+  remember_unknown(name);
+  unreported_lookups.fetch_add(1, std::memory_order_relaxed);
+  if (is_attached()) report_unknown();
 }
 
 CUresult cuInit(unsigned int Flags) noexcept {

@@ -48,6 +48,9 @@ Membership membership();
 const Session& session();
 // Adds one to a counter of the process's slices; does not attach.
 void count(shm::Counter counter);
+// The driver has a function of this name that the table does not know, and it was looked up: counted, and the
+// name is noted for `cuslicectl audit`, as soon as the process is attached. Does not attach.
+void note_unknown_function(const char* name);
 
 // Whether a slice of this process has the GPU, and which. Preconditions: kAttached.
 struct SliceGpu {

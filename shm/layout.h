@@ -10,6 +10,7 @@
 //            | SlotRecord[2048] 32 each | overhead_bytes[16][2048] 8 each |
 //   state    | StateHeader 128 | Doorbell 64 | Pace 64 | counters[32] 8 each | Refusal[32] 128 each |
 //            | Slot[2048] 64 each | Work[2048] 64 each | SlotLedger[16][2048] 64 each |
+//            | UnknownFunction[64] 64 each |
 //
 // Rules for everybody who touches this:
 //
@@ -35,6 +36,7 @@ constexpr int kMaxGpus = 16;     // per slice
 constexpr int kMaxSlots = 2048;  // processes attached to a slice at the same time
 constexpr int kMaxCounters = 32;
 constexpr int kMaxRefusals = 32;
+constexpr int kMaxUnknownFunctions = 64;
 constexpr int kSliceIdBytes = 64;  // with its closing 0
 
 template <typename T>
@@ -50,13 +52,23 @@ struct LimitsHeader {
   uint64_t length_bytes;  // of the whole file
   uint64_t created_ns;    // CLOCK_REALTIME
   char slice_id[kSliceIdBytes];
-  Shared<uint32_t> flags;  // SliceFlag
-  uint32_t reserved[7];
+  Shared<uint32_t> flags;          // SliceFlag
+  Shared<uint32_t> bypass_policy;  // BypassPolicy
+  Shared<uint32_t> bypasses;       // processes found so far that use the GPU past the slice's limits
+  uint32_t reserved[5];
+};
+
+// What the broker does about a process of the slice that holds more on the GPU than the slice knows of.
+enum BypassPolicy : uint32_t {
+  kBypassReport = 0,
+  kBypassBlock = 1,  // kBlocked while it lives
+  kBypassKill = 2,
 };
 
 enum SliceFlag : uint32_t {
-  kQuarantined = 1u << 0,  // no new memory, gate closed: the slice's `state` was found damaged, or by policy
+  kQuarantined = 1u << 0,  // no new memory, gate closed: a file of it was found damaged, or kBypassed
   kDraining = 1u << 1,     // released while processes live: no new attach
+  kBypassed = 1u << 2,     // a process is past the limits now; with kBypassBlock it is why kQuarantined is set
 };
 
 // The word that every launch reads, alone on its line; it changes when a gate opens or shuts, not per launch:
@@ -128,11 +140,13 @@ constexpr uint64_t rates_word(const uint32_t (&hundredths)[kRateWindows]) {
 struct GpuLimits {
   uint8_t uuid[16];  // as the driver reports it
   Shared<uint64_t> quota_bytes;
-  Shared<uint64_t> orphaned_bytes;  // of dead processes, until the driver no longer lists them
+  // Of processes without a slot: dead ones, until the driver no longer lists them, and unattached_bytes.
+  Shared<uint64_t> orphaned_bytes;
   Shared<uint64_t>
       context_bytes;  // what a first context takes here, as learned; see SlotLedger::context_floor
-  Shared<uint64_t> device_bytes;  // cuDeviceTotalMem
-  uint64_t reserved[2];
+  Shared<uint64_t> device_bytes;      // cuDeviceTotalMem
+  Shared<uint64_t> unattached_bytes;  // of processes of the slice that never attached
+  uint64_t reserved;
 };
 
 // Who is in a slot, as the broker knows it (from SO_PEERCRED, never from `state`).
@@ -169,7 +183,8 @@ struct StateHeader {
 // Tenants add to `rings` and wake it when the broker has to look; the broker sleeps on it.
 struct Doorbell {
   Shared<uint32_t> rings;
-  uint32_t reserved[15];
+  Shared<uint32_t> measure_requests;  // so far: what the driver takes in some process has changed unasked
+  uint32_t reserved[14];
 };
 
 // Pacing without a broker: the time before which no further kernel may start (a leaky bucket, shared by the
@@ -277,6 +292,13 @@ enum Counter : uint32_t {
 };
 static_assert(kCounterCount <= kMaxCounters);
 
+// A function of the driver that was looked up although the table does not know it. A set: an entry is found
+// from its hash on, and taken by storing that; `name` follows.
+struct UnknownFunction {
+  Shared<uint64_t> hash;  // FNV-1a of the whole name; 0: free
+  char name[56];          // not always closed by a 0
+};
+
 struct State {
   StateHeader header;
   Doorbell doorbell;
@@ -286,6 +308,7 @@ struct State {
   Slot slots[kMaxSlots];
   Work work[kMaxSlots];
   SlotLedger ledger[kMaxGpus][kMaxSlots];
+  UnknownFunction unknown[kMaxUnknownFunctions];
 };
 
 // Each size and offset is part of the format: a change of one is a new kVersion.
@@ -300,7 +323,8 @@ static_assert(sizeof(Refusal) == 128 && sizeof(Slot) == 64 && sizeof(Work) == 64
 static_assert(offsetof(State, doorbell) == 128 && offsetof(State, pace) == 192);
 static_assert(offsetof(State, counters) == 256 && offsetof(State, refusals) == 512);
 static_assert(offsetof(State, slots) == 4608 && offsetof(State, work) == 135680);
-static_assert(offsetof(State, ledger) == 266752 && sizeof(State) == 2363904);
+static_assert(offsetof(State, ledger) == 266752 && offsetof(State, unknown) == 2363904);
+static_assert(sizeof(UnknownFunction) == 64 && sizeof(State) == 2368000);
 
 // One message each way on the `attach` socket; the socket may be closed afterwards.
 struct AttachRequest {

@@ -31,14 +31,20 @@ bool join(const char* directory, const char* file, char (&out)[kPathBytes]) {
 // What limits and state have at their start, in the same places.
 struct Preamble {
   uint64_t magic;
-  Shared<uint32_t> version;
-  uint32_t ignored;
+  uint32_t version;
+  uint32_t gpu_count;  // of limits
   uint64_t length_bytes;
+  uint64_t ignored;
+  char slice_id[kSliceIdBytes];  // of limits
+  uint64_t rest[4];
 };
+static_assert(sizeof(Preamble) == sizeof(LimitsHeader) && sizeof(Preamble) == sizeof(StateHeader));
 static_assert(offsetof(Preamble, version) == offsetof(LimitsHeader, version));
 static_assert(offsetof(Preamble, version) == offsetof(StateHeader, version));
+static_assert(offsetof(Preamble, gpu_count) == offsetof(LimitsHeader, gpu_count));
 static_assert(offsetof(Preamble, length_bytes) == offsetof(LimitsHeader, length_bytes));
 static_assert(offsetof(Preamble, length_bytes) == offsetof(StateHeader, length_bytes));
+static_assert(offsetof(Preamble, slice_id) == offsetof(LimitsHeader, slice_id));
 
 struct Format {
   char file[8];  // no pointer: the preloaded libraries are to need no relocation
@@ -62,60 +68,61 @@ AttachResult result_of_errno() {
   }
 }
 
+// Whether the file is one of this format, whole and finished. Read and not mapped: a file that is cut at the
+// same time is a short answer here, and a SIGBUS there. The version comes before the length, which another
+// version may have of its own.
+AttachResult check_header(int file, const Format& format) {
+  Preamble preamble;
+  const ssize_t bytes = pread(file, &preamble, sizeof preamble, 0);
+  if (bytes < 0) return AttachResult::kFailed;
+  if (bytes == 0) return AttachResult::kNotReady;
+  if (static_cast<size_t>(bytes) < sizeof preamble) return AttachResult::kTooShort;
+  // acquire; pairs with the release at the end of create(): what was written before the version is seen after
+  // this.
+  std::atomic_thread_fence(std::memory_order_acquire);
+  if (preamble.version == 0) return AttachResult::kNotReady;
+  if (preamble.magic != format.magic) return AttachResult::kNotASlice;
+  if (preamble.version != kVersion) return AttachResult::kWrongVersion;
+  if (preamble.length_bytes != format.bytes) return AttachResult::kNotASlice;
+  if (format.magic == kLimitsMagic &&
+      (preamble.gpu_count < 1 || preamble.gpu_count > kMaxGpus ||
+       memchr(preamble.slice_id, 0, sizeof preamble.slice_id) == nullptr)) {
+    return AttachResult::kNotASlice;
+  }
+  struct stat status;
+  if (fstat(file, &status) != 0) return AttachResult::kFailed;
+  return static_cast<uint64_t>(status.st_size) < format.bytes ? AttachResult::kTooShort
+                                                              : AttachResult::kReady;
+}
+
 AttachResult map(const char* directory, const Format& format, bool writable, void** mapping) {
   char path[kPathBytes];
   if (!join(directory, format.file, path)) return AttachResult::kFailed;
   const int file = open(path, (writable ? O_RDWR : O_RDONLY) | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
   if (file < 0) return result_of_errno();
   struct stat status;
-  if (fstat(file, &status) != 0 || !S_ISREG(status.st_mode)) {
-    close(file);
-    return AttachResult::kFailed;
+  AttachResult result = AttachResult::kFailed;
+  if (fstat(file, &status) == 0 && S_ISREG(status.st_mode)) result = check_header(file, format);
+  if (result == AttachResult::kReady) {
+    void* const address =
+        mmap(nullptr, format.bytes, PROT_READ | (writable ? PROT_WRITE : 0), MAP_SHARED, file, 0);
+    if (address == MAP_FAILED) {
+      result = AttachResult::kFailed;
+    } else {
+      *mapping = address;
+    }
   }
-  if (static_cast<uint64_t>(status.st_size) < format.bytes) {
-    close(file);
-    return status.st_size == 0 ? AttachResult::kNotReady : AttachResult::kTooShort;
-  }
-  void* address = mmap(nullptr, format.bytes, PROT_READ | (writable ? PROT_WRITE : 0), MAP_SHARED, file, 0);
-  const int mapping_errno = errno;
+  const int failure = errno;
   close(file);
-  if (address == MAP_FAILED) {
-    errno = mapping_errno;
-    return AttachResult::kFailed;
-  }
-  const auto& preamble = *static_cast<const Preamble*>(address);
-  // acquire; pairs with the release at the end of create(): what was written before it is seen after this.
-  const uint32_t version = preamble.version.load(std::memory_order_acquire);
-  AttachResult result = AttachResult::kReady;
-  if (version == 0) {
-    result = AttachResult::kNotReady;
-  } else if (preamble.magic != format.magic) {
-    result = AttachResult::kNotASlice;
-  } else if (version != kVersion) {
-    result = AttachResult::kWrongVersion;
-  } else if (preamble.length_bytes != format.bytes) {
-    result = AttachResult::kNotASlice;
-  }
-  if (result != AttachResult::kReady) {
-    munmap(address, format.bytes);
-    return result;
-  }
-  *mapping = address;
-  return AttachResult::kReady;
+  errno = failure;
+  return result;
 }
 
 AttachResult map_limits(const char* directory, bool writable, Limits** limits) {
   void* mapping = nullptr;
   const AttachResult result = map(directory, kLimitsFormat, writable, &mapping);
-  if (result != AttachResult::kReady) return result;
-  auto* mapped = static_cast<Limits*>(mapping);
-  const uint32_t gpus = mapped->header.gpu_count;
-  if (gpus < 1 || gpus > kMaxGpus || memchr(mapped->header.slice_id, 0, kSliceIdBytes) == nullptr) {
-    detach(mapped);
-    return AttachResult::kNotASlice;
-  }
-  *limits = mapped;
-  return AttachResult::kReady;
+  if (result == AttachResult::kReady) *limits = static_cast<Limits*>(mapping);
+  return result;
 }
 
 AttachResult map_state(const char* directory, bool writable, State** state) {

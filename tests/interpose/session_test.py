@@ -26,6 +26,8 @@ VERSION_AT = 8  # in both files
 FLAGS_AT = 96   # in limits
 GPUS_AT = 320   # likewise; the first GPU's UUID
 DRAINING = 2
+COUNTERS_AT = 256      # in state
+UNKNOWN_AT = 2363904   # likewise
 
 
 def patch(path, offset, value):
@@ -47,6 +49,19 @@ class SessionTest(unittest.TestCase):
         self.assertEqual(len(run.stderr.splitlines()), 1, run.stderr)
         self.assertRegex(run.stderr, "^cuslice: the GPU is refused to this process: ")
         self.assertIn(because, run.stderr)
+
+    def test_functions_that_the_table_does_not_know_are_counted_and_named(self):
+        directory = self.node.make_slice("slice", 2048)
+        environment = self.node.environment([directory], LD_PRELOAD=BUILD.preload,
+                                            LD_LIBRARY_PATH=str(BUILD.directory / "lib/newer_driver"))
+        for process in (1, 2):
+            subprocess.run([BUILD.tests / "needs_newer_driver"], env=environment, check=True, timeout=60)
+            state = (directory / "state").read_bytes()
+            # Looked up before the process had attached.
+            self.assertEqual(struct.unpack_from("<Q", state, COUNTERS_AT + 8)[0], process)
+            names = [entry[8:].rstrip(b"\0") for entry in
+                     (state[at:at + 64] for at in range(UNKNOWN_AT, len(state), 64)) if any(entry)]
+            self.assertEqual(names, [b"cuFunctionOfTheFuture"])
 
     # --- Closed
 

@@ -126,6 +126,16 @@ TEST_F(Segment, another_version_is_not_attached) {
   EXPECT_EQ(attach_state(), AttachResult::kWrongVersion);
 }
 
+TEST_F(Segment, a_version_of_another_length_is_told_as_a_version) {
+  ASSERT_TRUE(make());
+  overwrite<uint32_t>("limits", offsetof(shm::LimitsHeader, version), shm::kVersion + 1);
+  overwrite<uint32_t>("state", offsetof(shm::StateHeader, version), shm::kVersion + 1);
+  ASSERT_EQ(truncate(path("limits").c_str(), sizeof(shm::LimitsHeader)), 0);
+  ASSERT_EQ(truncate(path("state").c_str(), 2 * sizeof(shm::State)), 0);
+  EXPECT_EQ(attach_limits(), AttachResult::kWrongVersion);
+  EXPECT_EQ(attach_state(), AttachResult::kWrongVersion);
+}
+
 TEST_F(Segment, version_zero_is_not_ready) {
   ASSERT_TRUE(make());
   overwrite<uint32_t>("limits", offsetof(shm::LimitsHeader, version), 0);
@@ -135,6 +145,8 @@ TEST_F(Segment, version_zero_is_not_ready) {
 TEST_F(Segment, truncated_files_are_too_short) {
   ASSERT_TRUE(make());
   ASSERT_EQ(truncate(path("state").c_str(), sizeof(shm::State) - 1), 0);
+  EXPECT_EQ(attach_state(), AttachResult::kTooShort);
+  ASSERT_EQ(truncate(path("state").c_str(), sizeof(shm::StateHeader) - 1), 0);
   EXPECT_EQ(attach_state(), AttachResult::kTooShort);
   ASSERT_EQ(truncate(path("state").c_str(), 0), 0);
   EXPECT_EQ(attach_state(), AttachResult::kNotReady);
