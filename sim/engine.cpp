@@ -2,7 +2,9 @@
 #include "sim/engine.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
+#include <bitset>
 
 #include "sim/channel_set.h"
 
@@ -22,7 +24,8 @@ WorkItem& Engine::head(int context, int channel) const {
 }
 
 uint32_t Engine::sms_of(const WorkItem& work) const {
-  return work.sms == 0 ? sm_count_ : std::min(work.sms, sm_count_);
+  const uint32_t most = work.partition ? std::min<uint32_t>(work.partition_sms, sm_count_) : sm_count_;
+  return work.sms == 0 ? most : std::min<uint32_t>(work.sms, most);
 }
 
 bool Engine::is_done(int context, uint64_t after) const {
@@ -195,7 +198,9 @@ uint64_t Engine::submit(int index, int channel, const Work& work) {
   added.duration_ns = duration_ns;
   added.work_end_ns = state.work_ns + duration_ns;
   added.completed_ns = 0;
-  added.sms = work.sms;
+  added.sms = std::min(work.sms, sm_count_);
+  added.partition = work.partition;
+  added.partition_sms = work.partition_sms;
   added.kind = work.kind;
   added.finished = 0;
   added.after_count = 0;
@@ -269,19 +274,32 @@ void Engine::begin_turn(int next) {
 void Engine::start_kernels(int index) {
   Context& context = file_.contexts[index];
   uint32_t free_sms = sm_count_;
+  std::array<uint16_t, 256> used_of_partition = {};
   for (uint32_t running = context.running; running;) {
-    free_sms -= sms_of(head(index, take_lowest(running)));
+    const WorkItem& work = head(index, take_lowest(running));
+    free_sms -= std::min(free_sms, sms_of(work));
+    used_of_partition[work.partition] += sms_of(work);
   }
+  std::bitset<256> full;
   uint32_t waiting = context.runnable & ~context.running;
   while (waiting && free_sms) {
     int first = -1;
     for (uint32_t rest = waiting; rest;) {
       const int channel = take_lowest(rest);
+      if (full[head(index, channel).partition]) continue;
       if (first < 0 || head(index, channel).order < head(index, first).order) first = channel;
     }
-    // Strictly in order: one that does not fit holds back those behind it, or it might wait for ever.
-    const uint32_t sms = sms_of(head(index, first));
+    if (first < 0) break;
+    // Strictly in order: one that does not fit holds back those behind it, or it might wait for ever; one
+    // that waits for its partition, only those that want the same.
+    const WorkItem& work = head(index, first);
+    const uint32_t sms = sms_of(work);
+    if (work.partition && used_of_partition[work.partition] + sms > work.partition_sms) {
+      full.set(work.partition);
+      continue;
+    }
     if (sms > free_sms) break;
+    used_of_partition[work.partition] += sms;
     free_sms -= sms;
     waiting &= ~bit(first);
     Channel& state = context.channels[first];

@@ -26,7 +26,7 @@
 namespace sim {
 
 constexpr uint64_t kNodeMagic = 0x53494d4750554e44;  // "SIMGPUND"
-constexpr uint32_t kNodeVersion = 2;
+constexpr uint32_t kNodeVersion = 3;
 
 constexpr int kMaxProcesses = 1024;  // per device
 constexpr int kMaxAfter = 4;
@@ -49,11 +49,12 @@ struct WorkItem {
   uint64_t duration_ns;
   uint64_t work_end_ns;  // the durations of all the channel's work up to and with this, summed
   uint64_t completed_ns;
-  uint32_t sms;
+  uint16_t sms;
+  uint16_t partition_sms;
   Work::Kind kind;
   uint8_t after_count;
   uint8_t finished;  // of a kSpin: finish_spin() was called
-  uint8_t unused;
+  uint8_t partition;
   uint64_t after[kMaxAfter];  // as of pack_after()
 };
 

@@ -63,6 +63,9 @@ struct Work {
   // SMs that a kKernel occupies; 0 or more than the device has: all of them. Kernels of one context run
   // beside each other as long as their SMs fit, and start strictly in the order of their submission.
   uint32_t sms = 0;
+  // Kernels of one partition (not 0) share partition_sms of the device's SMs, and hold back only each other.
+  uint8_t partition = 0;
+  uint16_t partition_sms = 0;
   // Starts only when these are done too (other channels of the same context).
   const Ticket* after = nullptr;
   int after_count = 0;  // at most 4; the caller chains markers for more

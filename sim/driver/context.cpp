@@ -10,7 +10,8 @@
 #include "sim/driver/pools.h"
 #include "sim/driver/stream.h"
 
-CUctx_st::CUctx_st(CUdevice device, bool primary, uint64_t id) : device(device), primary(primary), id(id) {
+CUctx_st::CUctx_st(CUdevice device, bool primary, uint64_t id)
+    : device(device), primary(primary), id(id), owner(this), green(nullptr) {
   limits[CU_LIMIT_STACK_SIZE] = 1024;
   limits[CU_LIMIT_PRINTF_FIFO_SIZE] = 7 << 20;
   limits[CU_LIMIT_MALLOC_HEAP_SIZE] = 8 << 20;
@@ -20,8 +21,22 @@ CUctx_st::CUctx_st(CUdevice device, bool primary, uint64_t id) : device(device),
   legacy = new CUstream_st(this, CU_STREAM_DEFAULT, 0, 0);
 }
 
+CUctx_st::CUctx_st(CUctx_st* owner, uint64_t id, CUgreenCtx green, sim::Partition partition)
+    : device(owner->device), primary(false), id(id), owner(owner), green(green), partition(partition) {
+  std::copy(std::begin(owner->limits), std::end(owner->limits), limits);
+  api_version = owner->api_version;
+  // Its default stream is no other's: a hardware queue as any stream gets it.
+  legacy = new CUstream_st(this, CU_STREAM_DEFAULT, 0, sim::choose_channel(owner));
+}
+
 namespace sim {
 namespace {
+
+// Queues and tables that a green context has beside its primary one. No public figure says how much; a
+// sixteenth of a context is more than nothing and less than a context.
+constexpr uint64_t kGreenPart = 16;
+
+uint64_t green_bytes() { return Node::get().settings().context_bytes / kGreenPart; }
 
 // The current context of a thread is the top of its stack. Plain data: it must work while the thread's and
 // the process' other objects are being destroyed.
@@ -54,6 +69,17 @@ Contexts& contexts() {
   return instance;
 }
 
+// Destroyed ones too: their streams may still have work.
+std::vector<CUctx_st*> green_contexts(CUctx_st* owner) {
+  Contexts& all = contexts();
+  std::lock_guard lock(all.mutex);
+  std::vector<CUctx_st*> result;
+  for (CUctx_st* context : all.all) {
+    if (context != owner && context->owner == owner) result.push_back(context);
+  }
+  return result;
+}
+
 CUctx_st* top() { return stack.depth > 0 ? stack.contexts[stack.depth - 1] : nullptr; }
 
 CUresult push(CUctx_st* context) {
@@ -81,9 +107,25 @@ void call_storage_destructors(CUctx_st* context) {
   }
 }
 
+// Ends a green context. Precondition: lifecycle mutex held.
+void deactivate_green(CUctx_st* context) {
+  if (!context->active.exchange(false)) return;
+  call_storage_destructors(context);
+  abandon_captures(context);
+  give_device_memory(context->device, green_bytes());
+}
+
+void deactivate_greens_of(CUctx_st* owner) {
+  for (CUctx_st* context : green_contexts(owner)) {
+    deactivate_green(context);
+    context->node_context = kNoContext;
+  }
+}
+
 // Ends everything that a context owns. The object stays. Precondition: lifecycle mutex held.
 void deactivate(CUctx_st* context) {
   if (!context->active.exchange(false)) return;
+  deactivate_greens_of(context);
   call_storage_destructors(context);
   abandon_captures(context);
   destroy_streams(context);
@@ -119,6 +161,17 @@ CUresult create(CUcontext* result, unsigned flags, CUdevice device) {
   }
   *result = context;
   return push(context);
+}
+
+CUresult retain_primary(CUdevice device, CUctx_st** result) {
+  std::lock_guard lifecycle(contexts().lifecycle);
+  CUctx_st* context = contexts().primary[device];
+  if (!context->active) {
+    if (CUresult error = activate(context)) return error;
+  }
+  ++context->retained;
+  *result = context;
+  return CUDA_SUCCESS;
 }
 
 CUresult release_primary(CUdevice device, bool reset) {
@@ -161,6 +214,30 @@ CUresult context_of(CUcontext handle, CUctx_st** context) {
   return handle->active ? CUDA_SUCCESS : CUDA_ERROR_CONTEXT_IS_DESTROYED;
 }
 
+CUresult create_green_context(CUdevice device, CUgreenCtx green, Partition partition, CUctx_st** result) {
+  std::lock_guard lifecycle(contexts().lifecycle);
+  CUctx_st* primary;
+  if (CUresult error = retain_primary(device, &primary)) return error;
+  if (!take_device_memory(device, green_bytes())) {
+    release_primary(device, false);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  Contexts& all = contexts();
+  std::lock_guard lock(all.mutex);
+  auto* context = new CUctx_st(primary, all.next_id++, green, partition);
+  context->node_context = primary->node_context.load();
+  context->active = true;
+  all.all.push_back(context);
+  *result = context;
+  return CUDA_SUCCESS;
+}
+
+void destroy_green_context(CUctx_st* context) {
+  std::lock_guard lifecycle(contexts().lifecycle);
+  deactivate_green(context);
+  release_primary(context->device, false);
+}
+
 CUctx_st* primary_context(CUdevice device) { return contexts().primary[device]; }
 
 std::vector<CUctx_st*> active_contexts(CUdevice device) {
@@ -178,14 +255,7 @@ std::vector<CUctx_st*> active_contexts(CUdevice device) {
 SIM_API(cuDevicePrimaryCtxRetain)(CUcontext* result, CUdevice device) {
   if (CUresult error = sim::check_device(device)) return error;
   if (result == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  std::lock_guard lifecycle(sim::contexts().lifecycle);
-  CUctx_st* context = sim::primary_context(device);
-  if (!context->active) {
-    if (CUresult error = sim::activate(context)) return error;
-  }
-  ++context->retained;
-  *result = context;
-  return CUDA_SUCCESS;
+  return sim::retain_primary(device, result);
 }
 
 SIM_API(cuDevicePrimaryCtxRelease)(CUdevice device) { return sim::release_primary(device, false); }
@@ -229,7 +299,8 @@ SIM_API(cuCtxCreate_v4)(CUcontext* context, CUctxCreateParams* params, unsigned 
 
 SIM_API(cuCtxDestroy_v2)(CUcontext context) {
   if (CUresult error = sim::ready()) return error;
-  if (!sim::is_context(context) || context->primary) return CUDA_ERROR_INVALID_CONTEXT;
+  if (!sim::is_context(context) || context->primary || context->green != nullptr)
+    return CUDA_ERROR_INVALID_CONTEXT;
   if (!context->active) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
   std::lock_guard lifecycle(sim::contexts().lifecycle);
   sim::deactivate(context);

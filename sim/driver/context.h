@@ -18,12 +18,19 @@
 
 namespace sim {
 class Moment;
+using MomentPtr = std::shared_ptr<Moment>;
 
 // A hardware queue. Knows which moments still need their time read before the node forgets it.
 struct Channel {
   std::mutex mutex;
   std::deque<std::shared_ptr<Moment>> untimed;  // in ticket order
   std::atomic<size_t> untimed_count{0};
+};
+
+// SMs that kernels keep to. The number tells partitions of one device apart; 0: all of its SMs.
+struct Partition {
+  uint8_t number = 0;
+  unsigned sms = 0;
 };
 
 // What cudart stores with a context, by its own key: every copy of cudart in a process has another one.
@@ -39,6 +46,10 @@ struct CUctx_st {
   const CUdevice device;
   const bool primary;
   const uint64_t id;
+  // Whose memory, modules and hardware queues it uses: its own, or the primary context's if it is green.
+  CUctx_st* const owner;
+  const CUgreenCtx green;          // nullptr: an ordinary context
+  const sim::Partition partition;  // of a green one: what it may run on
   unsigned flags = 0;
   unsigned api_version = 3020;
 
@@ -50,10 +61,11 @@ struct CUctx_st {
   size_t limits[CU_LIMIT_MAX] = {};
   CUfunc_cache cache_config = CU_FUNC_CACHE_PREFER_NONE;
 
-  std::mutex mutex;                   // guards the three below
+  std::mutex mutex;                   // guards the four below
   std::vector<CUstream_st*> streams;  // all but the legacy one
   std::map<uint64_t, CUstream_st*> thread_streams;
-  int next_channel = 1;  // 0 is the legacy stream's
+  std::vector<sim::MomentPtr> awaited;  // what streams that are made from now on wait for first
+  std::atomic<unsigned> next_channel{0};
   CUstream_st* legacy = nullptr;
   std::atomic<uint64_t> legacy_work{0};    // operations of the legacy stream so far
   std::atomic<uint64_t> blocking_work{0};  // and of all streams that it waits for
@@ -68,6 +80,7 @@ struct CUctx_st {
   sim::BlockHeap small_heap;  // allocations up to 1 MiB share 2 MiB blocks
 
   CUctx_st(CUdevice device, bool primary, uint64_t id);
+  CUctx_st(CUctx_st* owner, uint64_t id, CUgreenCtx green, sim::Partition partition);
 };
 
 namespace sim {
@@ -81,6 +94,12 @@ CUctx_st* current_context_or_null();
 CUresult context_of(CUcontext handle, CUctx_st** context);
 
 CUctx_st* primary_context(CUdevice device);
+
+// Makes a context that shares all but its SMs and streams with the device's primary one, and keeps that
+// active.
+CUresult create_green_context(CUdevice device, CUgreenCtx green, Partition partition, CUctx_st** result);
+// Its streams stay, detached.
+void destroy_green_context(CUctx_st* context);
 
 // True for a handle that is a context of ours (checked by its magic).
 bool is_context(CUcontext handle);

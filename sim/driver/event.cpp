@@ -31,7 +31,7 @@ CUresult record_event(CUevent event, CUstream handle, unsigned flags) {
   if ((flags & ~CU_EVENT_RECORD_EXTERNAL) != 0) return CUDA_ERROR_INVALID_VALUE;
   CUstream_st* stream;
   if (CUresult error = find_stream(handle, &stream)) return error;
-  if (stream->context != event->context) return CUDA_ERROR_INVALID_HANDLE;
+  if (stream->context->owner != event->context->owner) return CUDA_ERROR_INVALID_HANDLE;
   if (stream->capturing) {
     if (flags & CU_EVENT_RECORD_EXTERNAL) return capture_action(stream, RecordEvent{event});
     return capture_event(stream, event);

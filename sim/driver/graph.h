@@ -83,5 +83,5 @@ struct CUgraphExec_st {
   std::mutex mutex;  // guards the plan
   sim::GraphPlan plan;
   std::shared_ptr<std::atomic<bool>> is_instantiated;  // of its graph, if that has memory nodes
-  std::map<CUgraphNode, size_t> step_of;  // nodes of the graph that it was made from
+  std::map<CUgraphNode, size_t> step_of;               // nodes of the graph that it was made from
 };

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The memory that graphs allocate. It is taken from the device when a graph is uploaded or launched, reused by
-// the next launch, and given back when the program trims it or the device's last context ends. The addresses
-// are a node's for as long as the node, an executable graph made of it, or a live allocation is there.
+// The memory that graphs allocate. It is taken from the device when a graph is uploaded or launched, reused
+// by the next launch, and given back when the program trims it or the device's last context ends. The
+// addresses are a node's for as long as the node, an executable graph made of it, or a live allocation is
+// there.
 #pragma once
 
 #include "sim/driver/memory.h"

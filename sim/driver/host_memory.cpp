@@ -22,7 +22,7 @@ CUresult allocate_host(void** result, size_t bytes, unsigned flags) {
   allocation.backing = round_up(bytes, 4096);
   allocation.kind = Allocation::Kind::kHost;
   allocation.device = context->device;
-  allocation.context = context;
+  allocation.context = context->owner;
   allocation.host_flags = flags;
   // Shared, as a child of fork finds the same pages, pinned as they are.
   void* memory = mmap(nullptr, allocation.backing, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -45,7 +45,7 @@ CUresult register_host(void* pointer, size_t bytes, unsigned flags) {
   allocation.size = bytes;
   allocation.kind = Allocation::Kind::kRegistered;
   allocation.device = context->device;
-  allocation.context = context;
+  allocation.context = context->owner;
   allocation.host_flags = flags;
   remember(allocation);
   return CUDA_SUCCESS;

@@ -80,7 +80,7 @@ SIM_API(cuIpcOpenMemHandle_v2)(CUdeviceptr* address, CUipcMemHandle handle, unsi
   allocation.size = memory.bytes;
   allocation.kind = sim::Allocation::Kind::kImported;
   allocation.device = context->device;
-  allocation.context = context;
+  allocation.context = context->owner;
   sim::remember(allocation);
   *address = allocation.base;
   return CUDA_SUCCESS;

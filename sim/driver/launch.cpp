@@ -118,21 +118,26 @@ CUresult prepare_kernel(const CUDA_KERNEL_NODE_PARAMS_v3& params, CUctx_st* cont
     return CUDA_ERROR_INVALID_VALUE;
   }
   const GpuModel& model = device_model(context->device);
+  const auto device_sms = static_cast<uint64_t>(model.sm_count);
+  const uint64_t own_sms = context->partition.number != 0 ? context->partition.sms : device_sms;
   if (params.sharedMemBytes > static_cast<unsigned>(model.shared_per_block_optin_bytes)) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   const int per_sm =
       blocks_per_sm(*function, context->device, static_cast<int>(threads), params.sharedMemBytes);
   if (per_sm == 0) return CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES;
-  const uint64_t resident = static_cast<uint64_t>(per_sm) * static_cast<uint64_t>(model.sm_count);
+  const uint64_t resident = static_cast<uint64_t>(per_sm) * own_sms;
   if (cooperative && blocks > resident) return CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE;
-  kernel->duration_ns = duration_ns(*function, params);
   kernel->params = params;
   kernel->params.func = function;
   kernel->params.kernelParams = nullptr;
   kernel->params.extra = nullptr;
   const uint64_t sms = (blocks + static_cast<uint64_t>(per_sm) - 1) / static_cast<uint64_t>(per_sm);
-  kernel->sms = static_cast<uint32_t>(std::min<uint64_t>(sms, static_cast<uint64_t>(model.sm_count)));
+  kernel->sms = static_cast<uint32_t>(std::min(sms, own_sms));
+  kernel->partition = context->partition;
+  // What is said of a kernel is its time on the whole device; on fewer SMs it takes more rounds.
+  const auto rounds = [sms](uint64_t of_sms) { return (sms + of_sms - 1) / of_sms; };
+  kernel->duration_ns = duration_ns(*function, params) * rounds(own_sms) / rounds(device_sms);
   return CUDA_SUCCESS;
 }
 

@@ -183,6 +183,7 @@ uint64_t allocate_small(CUctx_st* context, uint64_t bytes) {
 CUresult allocate_device_memory(CUctx_st* context, uint64_t bytes, Allocation::Kind kind,
                                 CUdeviceptr* result) {
   if (bytes > (1ull << 44)) return CUDA_ERROR_OUT_OF_MEMORY;
+  context = context->owner;
   Allocation allocation;
   allocation.size = bytes;
   allocation.kind = kind;
@@ -200,6 +201,7 @@ CUresult allocate_device_memory(CUctx_st* context, uint64_t bytes, Allocation::K
 }
 
 CUresult reserve_module_memory(CUctx_st* context, uint64_t bytes, CUdeviceptr* result) {
+  context = context->owner;
   Allocation allocation;
   allocation.size = bytes;
   allocation.backing = round_up(bytes, kGranule);

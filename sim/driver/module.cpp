@@ -56,7 +56,7 @@ CUresult get_global(CUdeviceptr* address, size_t* bytes, CUmod_st* module, const
   const size_t size =
       known != module->image.variables.end() ? std::max<size_t>(known->second, 1) : kUnknownVariableBytes;
   std::lock_guard lock(module->mutex);
-  CUdeviceptr& variable = module->globals[{context, name}];
+  CUdeviceptr& variable = module->globals[{context->owner, name}];
   if (variable == 0) {
     const CUresult error = known != module->image.variables.end()
                                ? allocate_device_memory(context, size, Allocation::Kind::kModule, &variable)
@@ -80,7 +80,7 @@ Modules& modules() {
 
 CUresult load(CUmod_st** module, const void* data, CUctx_st* context) {
   auto loaded = std::make_unique<CUmod_st>();
-  loaded->context = context;
+  loaded->context = context->owner;
   if (!read_image(data, &loaded->image)) return CUDA_ERROR_INVALID_IMAGE;
   std::lock_guard lock(modules().mutex);
   modules().loaded.push_back(loaded.get());

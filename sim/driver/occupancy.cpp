@@ -13,6 +13,11 @@ CUresult check(CUfunction function, CUctx_st** context) {
   return is_function(function) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }
 
+int sm_count(CUctx_st* context) {
+  return context->partition.number != 0 ? static_cast<int>(context->partition.sms)
+                                        : device_model(context->device).sm_count;
+}
+
 int shared_limit(CUctx_st* context) { return device_model(context->device).shared_per_block_optin_bytes; }
 
 }  // namespace
@@ -48,7 +53,7 @@ SIM_API(cuOccupancyMaxPotentialBlockSizeWithFlags)
     if (blocks * threads <= best_threads) continue;
     best_threads = blocks * threads;
     *block_size = threads;
-    *min_grid = blocks * sim::device_model(context->device).sm_count;
+    *min_grid = blocks * sim::sm_count(context);
   }
   return CUDA_SUCCESS;
 }
@@ -83,7 +88,7 @@ SIM_API(cuOccupancyMaxActiveClusters)(int* clusters, CUfunction function, const 
   }
   const int blocks =
       sim::blocks_per_sm(*function, context->device, static_cast<int>(threads), config->sharedMemBytes);
-  *clusters = blocks * sim::device_model(context->device).sm_count / static_cast<int>(cluster_blocks);
+  *clusters = blocks * sim::sm_count(context) / static_cast<int>(cluster_blocks);
   return CUDA_SUCCESS;
 }
 

@@ -47,7 +47,7 @@ uint64_t this_thread() {
 }
 
 void read_times(CUctx_st* context, const Ticket& newest) {
-  Channel& channel = context->channels[newest.channel];
+  Channel& channel = context->owner->channels[newest.channel];
   if (channel.untimed_count.load(std::memory_order_relaxed) == 0) return;
   std::lock_guard lock(channel.mutex);
   while (!channel.untimed.empty()) {
@@ -62,7 +62,7 @@ void read_times(CUctx_st* context, const Ticket& newest) {
 }
 
 void read_time_later(CUctx_st* context, const MomentPtr& moment) {
-  Channel& channel = context->channels[moment->ticket().channel];
+  Channel& channel = context->owner->channels[moment->ticket().channel];
   std::lock_guard lock(channel.mutex);
   channel.untimed.push_back(moment);
   ++channel.untimed_count;
@@ -110,7 +110,7 @@ bool must_queue(CUstream_st* stream, const Action& action) {
   if (std::holds_alternative<WriteValue>(action)) return !idle(stream->lane);
   if (const auto* await = std::get_if<Await>(&action)) {
     if (!await->moment->placed()) return true;
-    return await->moment->context() != stream->context && !await->moment->done();
+    return await->moment->context()->owner != stream->context->owner && !await->moment->done();
   }
   return false;
 }
@@ -147,6 +147,8 @@ void run(Lane& lane, const Action& action) {
     Work work;
     work.duration_ns = kernel->duration_ns;
     work.sms = kernel->sms;
+    work.partition = kernel->partition.number;
+    work.partition_sms = static_cast<uint16_t>(kernel->partition.sms);
     submit(lane, work);
   } else if (const auto* copy = std::get_if<CopyMemory>(&action)) {
     copy_memory(copy->params);
@@ -166,7 +168,7 @@ void run(Lane& lane, const Action& action) {
     record->moment->place(lane.context, lane.last);
     if (record->timed && lane.last.channel >= 0) read_time_later(lane.context, record->moment);
   } else if (const auto* await = std::get_if<Await>(&action)) {
-    if (await->moment->context() == lane.context) add_join(lane, await->moment->ticket());
+    if (await->moment->context()->owner == lane.context->owner) add_join(lane, await->moment->ticket());
   } else if (const auto* write = std::get_if<WriteValue>(&action)) {
     write_value(*write);
   } else if (const auto* free = std::get_if<FreeMemory>(&action)) {
@@ -178,7 +180,7 @@ void run(Lane& lane, const Action& action) {
 bool attend(CUstream_st* stream, const Action& action) {
   if (const auto* await = std::get_if<Await>(&action)) {
     await->moment->wait_placed();
-    if (await->moment->context() != stream->context) await->moment->wait();
+    if (await->moment->context()->owner != stream->context->owner) await->moment->wait();
     return true;
   }
   const auto* call = std::get_if<CallHost>(&action);
@@ -302,11 +304,11 @@ void count_work(CUstream_st* stream) {
   }
 }
 
-// Streams share the channels that are not the legacy stream's, as they share hardware queues.
-int choose_channel(CUctx_st* context) {
-  const int channel = context->next_channel;
-  context->next_channel = channel + 1 < kChannelsPerContext ? channel + 1 : 1;
-  return channel;
+// Precondition: context->mutex held.
+void add_stream(CUctx_st* context, CUstream_st* stream) {
+  context->streams.push_back(stream);
+  std::erase_if(context->awaited, [](const MomentPtr& moment) { return moment->done(); });
+  for (const MomentPtr& moment : context->awaited) push_or_run(stream, Await{moment});
 }
 
 CUstream_st* thread_stream(CUctx_st* context) {
@@ -314,8 +316,8 @@ CUstream_st* thread_stream(CUctx_st* context) {
   std::lock_guard lock(context->mutex);
   CUstream_st*& stream = context->thread_streams[thread];
   if (stream == nullptr) {
-    stream = new CUstream_st(context, CU_STREAM_DEFAULT, 0, choose_channel(context));
-    context->streams.push_back(stream);
+    stream = new CUstream_st(context, CU_STREAM_DEFAULT, 0, choose_channel(context->owner));
+    add_stream(context, stream);
   }
   return stream;
 }
@@ -373,9 +375,15 @@ CUresult find_stream(CUstream handle, CUstream_st** stream) {
   }
   if (CUresult error = ready()) return error;
   if (handle->magic != CUstream_st::kMagic) return CUDA_ERROR_INVALID_HANDLE;
-  if (!handle->context->active) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+  if (!handle->context->active) {
+    return handle->context->green != nullptr ? CUDA_ERROR_STREAM_DETACHED : CUDA_ERROR_CONTEXT_IS_DESTROYED;
+  }
   *stream = handle;
   return CUDA_SUCCESS;
+}
+
+int choose_channel(CUctx_st* context) {
+  return 1 + static_cast<int>(context->next_channel.fetch_add(1) % (kChannelsPerContext - 1));
 }
 
 void enqueue(CUstream_st* stream, Action action) {
@@ -428,8 +436,8 @@ void enqueue_plan(CUstream_st* stream, const GraphPlan& plan) {
 
 CUstream_st* make_stream(CUctx_st* context, unsigned flags, int priority) {
   std::lock_guard lock(context->mutex);
-  auto* stream = new CUstream_st(context, flags, priority, choose_channel(context));
-  context->streams.push_back(stream);
+  auto* stream = new CUstream_st(context, flags, priority, choose_channel(context->owner));
+  add_stream(context, stream);
   return stream;
 }
 
@@ -479,6 +487,8 @@ CUresult synchronize_context(CUctx_st* context) {
   }
   queued.push_back(end_of(context->legacy));
   for (const MomentPtr& moment : queued) moment->wait();
+  // A green context's channels are its primary's too.
+  if (context->green != nullptr) return CUDA_SUCCESS;
   // Streams that were destroyed with work ahead of them are not in the list.
   const ContextId id = context->node_context;
   if (id == kNoContext) return CUDA_ERROR_CONTEXT_IS_DESTROYED;

@@ -55,13 +55,13 @@ class Moment {
   Ticket ticket_;
   std::atomic<uint64_t> done_at_ns_{0};
 };
-using MomentPtr = std::shared_ptr<Moment>;
 
 // What a stream can be given to do. Also what a graph's nodes do.
 struct RunKernel {
   CUDA_KERNEL_NODE_PARAMS_v3 params;  // kernelParams and extra are the caller's and not used
   uint64_t duration_ns;
   uint32_t sms;
+  Partition partition;
 };
 struct CopyMemory {
   CUDA_MEMCPY3D params;
@@ -158,6 +158,10 @@ namespace sim {
 
 // The stream that a caller's handle means, NULL and the special handles included.
 CUresult find_stream(CUstream handle, CUstream_st** stream);
+
+// A channel for a stream. Streams share those that are not the legacy stream's, as they share hardware
+// queues.
+int choose_channel(CUctx_st* context);
 
 CUstream_st* make_stream(CUctx_st* context, unsigned flags, int priority);
 // Ends a stream that is in no list any more: at once, or when its thread has done what it was given.

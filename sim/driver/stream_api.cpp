@@ -30,7 +30,12 @@ SIM_API(cuStreamDestroy_v2)(CUstream handle) {
     return CUDA_ERROR_INVALID_HANDLE;
   }
   CUstream_st* stream;
-  if (CUresult error = sim::find_stream(handle, &stream)) return error;
+  const CUresult found = sim::find_stream(handle, &stream);
+  if (found == CUDA_ERROR_STREAM_DETACHED) {
+    stream = handle;
+  } else if (found != CUDA_SUCCESS) {
+    return found;
+  }
   if (stream->capturing) sim::invalidate_capture(stream);
   {
     std::lock_guard lock(stream->context->mutex);
@@ -101,15 +106,19 @@ SIM_API(cuStreamGetCtx)(CUstream handle, CUcontext* context) {
 }
 
 SIM_API(cuStreamGetCtx_v2)(CUstream handle, CUcontext* context, CUgreenCtx* green) {
-  if (green != nullptr) *green = nullptr;
-  return sim_cuStreamGetCtx(handle, context);
+  CUstream_st* stream;
+  if (CUresult error = sim::find_stream(handle, &stream)) return error;
+  if (context == nullptr || green == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  *context = stream->context->owner;
+  *green = stream->context->green;
+  return CUDA_SUCCESS;
 }
 
 SIM_API(cuStreamGetGreenCtx)(CUstream handle, CUgreenCtx* green) {
   CUstream_st* stream;
   if (CUresult error = sim::find_stream(handle, &stream)) return error;
   if (green == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  *green = nullptr;
+  *green = stream->context->green;
   return CUDA_SUCCESS;
 }
 
