@@ -68,7 +68,7 @@ enum BypassPolicy : uint32_t {
 enum SliceFlag : uint32_t {
   kQuarantined = 1u << 0,  // no new memory, gate closed: a file of it was found damaged, or kBypassed
   kDraining = 1u << 1,     // released while processes live: no new attach
-  kBypassed = 1u << 2,     // a process is past the limits now; with kBypassBlock it is why kQuarantined is set
+  kBypassed = 1u << 2,  // a process is past the limits now; with kBypassBlock it is why kQuarantined is set
 };
 
 // The word that every launch reads, alone on its line; it changes when a gate opens or shuts, not per launch:
@@ -116,7 +116,7 @@ struct Share {
   Shared<uint32_t> compute_percent;        // guaranteed under contention, 1 .. 100
   Shared<uint32_t> compute_limit_percent;  // cap, 1 .. 100
   Shared<uint32_t> priority;               // 0 batch, 1 latency class
-  Shared<uint32_t> rates_at_s;             // CLOCK_MONOTONIC, in seconds: when the rates are from; 0: none yet
+  Shared<uint32_t> rates_at_s;  // CLOCK_MONOTONIC, in seconds: when the rates are from; 0: none yet
   Shared<uint64_t> held_ns;    // GPU time received so far: of its work where that is known, else of its turns
   Shared<uint64_t> waited_ns;  // time with a launch waiting at the gate so far
   Shared<uint64_t> turns;

@@ -84,9 +84,8 @@ AttachResult check_header(int file, const Format& format) {
   if (preamble.magic != format.magic) return AttachResult::kNotASlice;
   if (preamble.version != kVersion) return AttachResult::kWrongVersion;
   if (preamble.length_bytes != format.bytes) return AttachResult::kNotASlice;
-  if (format.magic == kLimitsMagic &&
-      (preamble.gpu_count < 1 || preamble.gpu_count > kMaxGpus ||
-       memchr(preamble.slice_id, 0, sizeof preamble.slice_id) == nullptr)) {
+  if (format.magic == kLimitsMagic && (preamble.gpu_count < 1 || preamble.gpu_count > kMaxGpus ||
+                                       memchr(preamble.slice_id, 0, sizeof preamble.slice_id) == nullptr)) {
     return AttachResult::kNotASlice;
   }
   struct stat status;
