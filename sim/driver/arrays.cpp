@@ -4,11 +4,6 @@
 #include "sim/driver/capture.h"
 #include "sim/driver/memory.h"
 
-struct CUmipmappedArray_st {
-  uint64_t base;
-  std::vector<CUarray_st> levels;
-};
-
 namespace sim {
 namespace {
 
@@ -41,6 +36,37 @@ bool shape(const CUDA_ARRAY3D_DESCRIPTOR& descriptor, CUarray_st* array) {
   return array->row_bytes < (1ull << 40) && array->rows() < (1ull << 20) && array->layers() < (1ull << 20);
 }
 
+CUresult allocate(CUctx_st* context, const CUDA_ARRAY3D_DESCRIPTOR& descriptor, size_t bytes,
+                  CUdeviceptr* base) {
+  // Addresses only: the memory comes with cuMemMapArrayAsync.
+  if (is_mapped_later(descriptor)) return reserve_module_memory(context, bytes, base);
+  return allocate_device_memory(context, bytes, Allocation::Kind::kDevice, base);
+}
+
+// Lays the levels out one behind the other, from 0 on. False: a shape that cannot be.
+bool lay_out(const CUDA_ARRAY3D_DESCRIPTOR& descriptor, unsigned level_count, CUmipmappedArray_st* mipmap,
+             size_t* bytes) {
+  *bytes = 0;
+  CUDA_ARRAY3D_DESCRIPTOR level = descriptor;
+  for (unsigned i = 0; i < level_count; ++i) {
+    CUarray_st array{};
+    if (!shape(level, &array)) return false;
+    array.base = *bytes;
+    *bytes += array.bytes();
+    mipmap->levels.push_back(array);
+    if (level.Width == 1 && level.Height <= 1 && level.Depth <= 1) break;  // the driver clamps the count
+    level.Width = std::max<size_t>(level.Width / 2, 1);
+    if (level.Height > 1) level.Height /= 2;
+    if (level.Depth > 1 && (level.Flags & CUDA_ARRAY3D_LAYERED) == 0) level.Depth /= 2;
+  }
+  return true;
+}
+
+void place(CUmipmappedArray_st* mipmap, uint64_t base) {
+  mipmap->base = base;
+  for (CUarray_st& array : mipmap->levels) array.base += base;
+}
+
 CUresult create(CUarray* result, const CUDA_ARRAY3D_DESCRIPTOR& descriptor) {
   CUctx_st* context;
   if (CUresult error = current_context(&context)) return error;
@@ -48,8 +74,7 @@ CUresult create(CUarray* result, const CUDA_ARRAY3D_DESCRIPTOR& descriptor) {
   auto array = std::make_unique<CUarray_st>();
   if (!shape(descriptor, array.get())) return CUDA_ERROR_INVALID_VALUE;
   CUdeviceptr base;
-  if (CUresult error = allocate_device_memory(context, array->bytes(), Allocation::Kind::kDevice, &base))
-    return error;
+  if (CUresult error = allocate(context, descriptor, array->bytes(), &base)) return error;
   array->base = base;
   array->owns_memory = true;
   *result = array.release();
@@ -67,6 +92,19 @@ void describe_memory(CUDA_ARRAY_MEMORY_REQUIREMENTS* requirements, size_t bytes)
 }
 
 }  // namespace
+
+CUresult mipmap_in(CUmipmappedArray* result, const CUDA_ARRAY3D_DESCRIPTOR& descriptor, unsigned level_count,
+                   uint64_t base, uint64_t room_bytes, std::shared_ptr<const void> keeps) {
+  auto mipmap = std::make_unique<CUmipmappedArray_st>();
+  size_t bytes;
+  if (level_count == 0 || !lay_out(descriptor, level_count, mipmap.get(), &bytes) || bytes > room_bytes) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  place(mipmap.get(), base);
+  mipmap->keeps = std::move(keeps);
+  *result = mipmap.release();
+  return CUDA_SUCCESS;
+}
 
 bool is_array(CUarray array) { return array != nullptr && array->magic == CUarray_st::kMagic; }
 
@@ -86,6 +124,7 @@ SIM_API(cuArray3DCreate_v2)(CUarray* array, const CUDA_ARRAY3D_DESCRIPTOR* descr
 SIM_API(cuArrayDestroy)(CUarray array) {
   if (CUresult error = sim::ready()) return error;
   if (!sim::is_array(array) || !array->owns_memory) return CUDA_ERROR_INVALID_HANDLE;
+  sim::unmap_array(array);
   sim::free_memory(array->base);
   array->magic = 0;
   delete array;
@@ -121,24 +160,11 @@ SIM_API(cuMipmappedArrayCreate)
   if (result == nullptr || descriptor == nullptr || level_count == 0) return CUDA_ERROR_INVALID_VALUE;
   if (CUresult error = sim::refuse_during_capture()) return error;
   auto mipmap = std::make_unique<CUmipmappedArray_st>();
-  size_t bytes = 0;
-  CUDA_ARRAY3D_DESCRIPTOR level = *descriptor;
-  for (unsigned i = 0; i < level_count; ++i) {
-    CUarray_st array{};
-    if (!sim::shape(level, &array)) return CUDA_ERROR_INVALID_VALUE;
-    array.base = bytes;
-    bytes += array.bytes();
-    mipmap->levels.push_back(array);
-    if (level.Width == 1 && level.Height <= 1 && level.Depth <= 1) break;  // the driver clamps the count
-    level.Width = std::max<size_t>(level.Width / 2, 1);
-    if (level.Height > 1) level.Height /= 2;
-    if (level.Depth > 1 && (level.Flags & CUDA_ARRAY3D_LAYERED) == 0) level.Depth /= 2;
-  }
+  size_t bytes;
+  if (!sim::lay_out(*descriptor, level_count, mipmap.get(), &bytes)) return CUDA_ERROR_INVALID_VALUE;
   CUdeviceptr base;
-  if (CUresult error = sim::allocate_device_memory(context, bytes, sim::Allocation::Kind::kDevice, &base))
-    return error;
-  mipmap->base = base;
-  for (CUarray_st& array : mipmap->levels) array.base += base;
+  if (CUresult error = sim::allocate(context, *descriptor, bytes, &base)) return error;
+  sim::place(mipmap.get(), base);
   *result = mipmap.release();
   return CUDA_SUCCESS;
 }
@@ -146,7 +172,8 @@ SIM_API(cuMipmappedArrayCreate)
 SIM_API(cuMipmappedArrayDestroy)(CUmipmappedArray mipmap) {
   if (CUresult error = sim::ready()) return error;
   if (mipmap == nullptr) return CUDA_ERROR_INVALID_HANDLE;
-  sim::free_memory(mipmap->base);
+  for (CUarray_st& level : mipmap->levels) sim::unmap_array(&level);
+  if (mipmap->keeps == nullptr) sim::free_memory(mipmap->base);
   delete mipmap;
   return CUDA_SUCCESS;
 }

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Device attributes. What differs between GPUs comes from the model; the rest is what all of them since A100
-// say, or what the simulator can do (no fabric, no multicast: libraries then keep to paths that are
-// simulated).
+// say, or what the simulator can do (no fabric: libraries then keep to paths that are simulated).
 #include "sim/driver/device.h"
 
 namespace {
@@ -109,6 +108,8 @@ constexpr Attribute kConstant[] = {
     {CU_DEVICE_ATTRIBUTE_MEMPOOL_SUPPORTED_HANDLE_TYPES, 0},
     {CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS, 1},
     {CU_DEVICE_ATTRIBUTE_CAN_USE_STREAM_WAIT_VALUE_NOR, 1},
+    {CU_DEVICE_ATTRIBUTE_SPARSE_CUDA_ARRAY_SUPPORTED, 1},
+    {CU_DEVICE_ATTRIBUTE_DEFERRED_MAPPING_CUDA_ARRAY_SUPPORTED, 1},
     {CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED, 0},
     {CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED, 0},
     {CU_DEVICE_ATTRIBUTE_MEM_SYNC_DOMAIN_COUNT, 4},
@@ -116,7 +117,6 @@ constexpr Attribute kConstant[] = {
     {CU_DEVICE_ATTRIBUTE_UNIFIED_FUNCTION_POINTERS, 1},
     {CU_DEVICE_ATTRIBUTE_NUMA_CONFIG, 0},
     {CU_DEVICE_ATTRIBUTE_NUMA_ID, -1},
-    {CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED, 0},
     {CU_DEVICE_ATTRIBUTE_MPS_ENABLED, 0},
     {CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID, 0},
 };
@@ -181,6 +181,9 @@ SIM_API(cuDeviceGetAttribute)(int* value, CUdevice_attribute attribute, CUdevice
       return CUDA_SUCCESS;
     case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN:
       *value = model.shared_per_block_optin_bytes;
+      return CUDA_SUCCESS;
+    case CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED:
+      *value = sim::supports_multicast(device);
       return CUDA_SUCCESS;
     case CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH:
     case CU_DEVICE_ATTRIBUTE_TENSOR_MAP_ACCESS_SUPPORTED:

@@ -19,6 +19,11 @@ bool valid_device(CUdevice device);
 int node_device(CUdevice device);  // Precondition: valid_device
 const GpuModel& device_model(CUdevice device);
 
+// Needs a switch between the GPUs, which the boards of these have.
+inline bool supports_multicast(CUdevice device) {
+  return device_model(device).cc_major == 9 || device_model(device).cc_major == 10;
+}
+
 // Entry condition of every function that takes a device.
 inline CUresult check_device(CUdevice device) {
   if (CUresult error = ready()) return error;

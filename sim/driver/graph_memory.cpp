@@ -131,7 +131,7 @@ CUresult take_graph_memory(const GraphPlan& plan, bool free_first) {
     allocation.backing = graph_backing(node->params.bytesize);
     allocation.kind = Allocation::Kind::kGraph;
     allocation.device = node->device;
-    allocation.graph_range = node->range;
+    allocation.keeps = node->range;
     wanted.push_back(allocation);
   }
   if (wanted.empty()) return CUDA_SUCCESS;

@@ -249,6 +249,7 @@ void release_allocation(const Allocation& allocation) {
       munmap(reinterpret_cast<void*>(allocation.base), allocation.backing);
       break;
     case Allocation::Kind::kMapped:
+    case Allocation::Kind::kExternal:
     case Allocation::Kind::kRegistered:
       break;
   }

@@ -15,8 +15,6 @@
 
 namespace sim {
 
-struct GraphRange;
-
 struct Allocation {
   enum class Kind : uint8_t {
     kDevice,      // cuMemAlloc, cuMemAllocPitch; small ones lie in their context's heap
@@ -26,6 +24,7 @@ struct Allocation {
     kModule,      // a __device__ variable
     kMapped,      // cuMemMap
     kImported,    // cuIpcOpenMemHandle
+    kExternal,    // a buffer in imported external memory
     kHost,        // cuMemHostAlloc
     kRegistered,  // cuMemHostRegister
   };
@@ -43,7 +42,7 @@ struct Allocation {
   CUmemoryPool pool = nullptr;
   uint64_t handle = 0;  // kMapped: the CUmemGenericAllocationHandle
   uint64_t handle_offset = 0;
-  std::shared_ptr<const GraphRange> graph_range;  // kGraph: keeps the addresses taken
+  std::shared_ptr<const void> keeps;  // kGraph, kExternal: what its addresses are a part of
 
   bool on_host() const { return kind == Kind::kHost || kind == Kind::kRegistered; }
 };

@@ -5,8 +5,6 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include <map>
-#include <mutex>
 #include <string>
 
 #include "sim/driver/arena.h"
@@ -22,29 +20,8 @@ struct SharedHeader {
   uint64_t magic;
   uint64_t bytes;
   int32_t device;
+  uint32_t multicast_devices;
 };
-
-struct Memory {
-  uint64_t arena = 0;  // the range, header included; 0: imported
-  uint64_t base = 0;   // where this process has the memory mapped whole
-  uint64_t bytes = 0;
-  bool charged = false;  // taken from the device
-  CUmemAllocationProp prop{};
-  unsigned handles = 0;  // references by cuMemCreate, cuMemRetainAllocationHandle, import
-  unsigned mappings = 0;
-};
-
-struct Vmm {
-  std::mutex mutex;
-  std::map<uint64_t, uint64_t> ranges;  // reserved: base -> bytes
-  std::map<uint64_t, Memory> memories;  // handle -> memory
-  uint64_t next_handle = 0x1000;
-};
-
-Vmm& vmm() {
-  static Vmm& instance = *new Vmm;
-  return instance;
-}
 
 // Precondition: mutex held.
 bool reserved(Vmm& v, uint64_t address, uint64_t bytes) {
@@ -65,13 +42,11 @@ void end_unused(Vmm& v, uint64_t handle) {
     munmap(reinterpret_cast<void*>(memory.base), memory.bytes);
   }
   if (memory.charged) give_device_memory(memory.prop.location.id, memory.bytes);
+  const std::vector<MulticastBinding> bindings = memory.bindings;
   v.memories.erase(found);
-}
-
-uint64_t add(Vmm& v, const Memory& memory) {
-  const uint64_t handle = v.next_handle++;
-  v.memories[handle] = memory;
-  return handle;
+  for (const MulticastBinding& binding : bindings) {
+    if (binding.memory != 0) let_memory_go(v, binding.memory);
+  }
 }
 
 bool location_on_device(const CUmemLocation& location) {
@@ -100,6 +75,44 @@ void no_access(uint64_t address, uint64_t bytes) {
 }
 
 }  // namespace
+
+Vmm& vmm() {
+  static Vmm& instance = *new Vmm;
+  return instance;
+}
+
+uint64_t add_memory(Vmm& v, const Memory& memory) {
+  const uint64_t handle = v.next_handle++;
+  v.memories[handle] = memory;
+  return handle;
+}
+
+Memory* find_memory(Vmm& v, uint64_t handle) {
+  const auto found = v.memories.find(handle);
+  return found != v.memories.end() && found->second.handles != 0 ? &found->second : nullptr;
+}
+
+void let_memory_go(Vmm& v, uint64_t handle) {
+  --v.memories[handle].mappings;
+  end_unused(v, handle);
+}
+
+CUresult map_shared(int fd, SharedMemory* memory) {
+  const off_t offset = lseek(fd, 0, SEEK_CUR);
+  SharedHeader header{};
+  if (offset < 0 || pread(fd, &header, sizeof header, offset) != sizeof header ||
+      header.magic != SharedHeader::kMagic || header.bytes % kGranule != 0) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  void* mapping = mmap(nullptr, header.bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd,
+                       offset + static_cast<off_t>(kGranule));
+  if (mapping == MAP_FAILED) return CUDA_ERROR_OPERATING_SYSTEM;
+  memory->base = reinterpret_cast<uint64_t>(mapping);
+  memory->bytes = header.bytes;
+  memory->device = valid_device(header.device) ? header.device : 0;
+  memory->multicast_devices = header.multicast_devices;
+  return CUDA_SUCCESS;
+}
 
 bool in_reserved_range(uint64_t address) {
   Vmm& v = vmm();
@@ -173,7 +186,7 @@ SIM_API(cuMemCreate)
   memory.base = memory.arena + kGranule;
   sim::Vmm& v = sim::vmm();
   std::lock_guard lock(v.mutex);
-  *handle = sim::add(v, memory);
+  *handle = sim::add_memory(v, memory);
   return CUDA_SUCCESS;
 }
 
@@ -181,9 +194,9 @@ SIM_API(cuMemRelease)(CUmemGenericAllocationHandle handle) {
   if (CUresult error = sim::ready()) return error;
   sim::Vmm& v = sim::vmm();
   std::lock_guard lock(v.mutex);
-  const auto found = v.memories.find(handle);
-  if (found == v.memories.end() || found->second.handles == 0) return CUDA_ERROR_INVALID_VALUE;
-  --found->second.handles;
+  sim::Memory* memory = sim::find_memory(v, handle);
+  if (memory == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  --memory->handles;
   sim::end_unused(v, handle);
   return CUDA_SUCCESS;
 }
@@ -198,9 +211,9 @@ SIM_API(cuMemMap)
   }
   sim::Vmm& v = sim::vmm();
   std::lock_guard lock(v.mutex);
-  const auto found = v.memories.find(handle);
-  if (found == v.memories.end() || found->second.handles == 0) return CUDA_ERROR_INVALID_VALUE;
-  sim::Memory& memory = found->second;
+  sim::Memory* found = sim::find_memory(v, handle);
+  if (found == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  sim::Memory& memory = *found;
   if (offset + bytes > memory.bytes || !sim::reserved(v, address, bytes)) return CUDA_ERROR_INVALID_VALUE;
   if (!sim::mapped_in(address, bytes).empty()) return CUDA_ERROR_INVALID_VALUE;
   if (!sim::arena_map_alias(memory.base + offset, address, bytes)) return CUDA_ERROR_OPERATING_SYSTEM;
@@ -229,8 +242,7 @@ SIM_API(cuMemUnmap)(CUdeviceptr address, size_t bytes) {
   for (const sim::Allocation& mapping : mappings) {
     sim::forget(mapping.base);
     sim::no_access(mapping.base, mapping.size);
-    --v.memories[mapping.handle].mappings;
-    sim::end_unused(v, mapping.handle);
+    sim::let_memory_go(v, mapping.handle);
   }
   return CUDA_SUCCESS;
 }
@@ -301,7 +313,7 @@ SIM_API(cuMemExportToShareableHandle)
   const sim::ArenaFile file = sim::arena_file(memory.arena);
   if (file.fd < 0) return CUDA_ERROR_NOT_SUPPORTED;
   *reinterpret_cast<sim::SharedHeader*>(memory.arena) = {sim::SharedHeader::kMagic, memory.bytes,
-                                                         memory.prop.location.id};
+                                                         memory.prop.location.id, memory.multicast_devices};
   // An open file of its own, whose position says which memory is meant: the position travels with the
   // descriptor.
   const std::string path = "/proc/self/fd/" + std::to_string(file.fd);
@@ -321,25 +333,19 @@ SIM_API(cuMemImportFromShareableHandle)
   if (handle == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return CUDA_ERROR_NOT_SUPPORTED;
   const int fd = static_cast<int>(reinterpret_cast<intptr_t>(os_handle));
-  const off_t offset = lseek(fd, 0, SEEK_CUR);
-  sim::SharedHeader header{};
-  if (offset < 0 || pread(fd, &header, sizeof header, offset) != sizeof header ||
-      header.magic != sim::SharedHeader::kMagic || header.bytes % kGranule != 0) {
-    return CUDA_ERROR_INVALID_VALUE;
-  }
-  void* mapping = mmap(nullptr, header.bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd,
-                       offset + static_cast<off_t>(kGranule));
-  if (mapping == MAP_FAILED) return CUDA_ERROR_OPERATING_SYSTEM;
+  sim::SharedMemory shared;
+  if (CUresult error = sim::map_shared(fd, &shared)) return error;
   sim::Memory memory;
-  memory.base = reinterpret_cast<uint64_t>(mapping);
-  memory.bytes = header.bytes;
+  memory.base = shared.base;
+  memory.bytes = shared.bytes;
   memory.handles = 1;
   memory.prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
   memory.prop.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
   memory.prop.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
-  memory.prop.location.id = sim::valid_device(header.device) ? header.device : 0;
+  memory.prop.location.id = shared.device;
+  memory.multicast_devices = shared.multicast_devices;
   sim::Vmm& v = sim::vmm();
   std::lock_guard lock(v.mutex);
-  *handle = sim::add(v, memory);
+  *handle = sim::add_memory(v, memory);
   return CUDA_SUCCESS;
 }
