@@ -97,26 +97,81 @@ Sight see_gpu(const char* text, SeenGpu* gpu) {
   return Sight::kNothing;
 }
 
-bool process_of_slice(const SeenSlice& slice, uint32_t host_pid, uint32_t* slot_number, uint32_t* pid_here) {
+Sight see_device(nvmlDevice_t device, SeenGpu* gpu) {
+  char uuid[NVML_DEVICE_UUID_V2_BUFFER_SIZE] = "";
+  if (real<fn::nvmlDeviceGetUUID>(device, static_cast<char*>(uuid), unsigned{sizeof uuid}) != NVML_SUCCESS) {
+    return Sight::kNothing;
+  }
+  return see_gpu(uuid, gpu);
+}
+
+// What the process of a slot is called.
+struct Residents::Names {
+  uint32_t own_pid;  // in its own namespace
+  uint32_t
+      host_pid;  // without a broker nobody has told it: then own_pid, which it is in the host's namespace
+  uint64_t pid_namespace;
+  uint64_t start_time;  // as the broker knows it; 0: not known
+};
+
+Residents::Residents(const SeenGpu& gpu) : gpu_(gpu), pid_namespace_(own_pid_namespace()) {}
+
+template <typename Matches>
+bool Residents::find_slot(Matches matches, Names* names, Resident* resident) const {
+  const SeenSlice& slice = *gpu_.slice;
   uint32_t slots = slice.state->header.slots_high.load(std::memory_order_acquire);
   if (slots > shm::kMaxSlots) slots = shm::kMaxSlots;
   for (uint32_t index = 0; index < slots; index++) {
     const shm::Slot& slot = slice.state->slots[index];
     const uint32_t owner = slot.owner.load(std::memory_order_acquire);
     if (shm::slot_state(owner) != shm::kSlotLive) continue;
-    const uint32_t pid = shm::slot_pid(slot, owner);
+    *names = {};
+    names->own_pid = shm::slot_pid(slot, owner);
+    names->pid_namespace = slot.pid_namespace.load(std::memory_order_relaxed);
     const shm::SlotRecord& record = slice.limits->slots[index];
-    const uint32_t recorded = record.generation.load(std::memory_order_relaxed) == shm::slot_generation(owner)
-                                  ? record.host_pid.load(std::memory_order_relaxed)
-                                  : 0;
-    // Without a broker nobody has told the host's pid; in the host's own namespace it is the process's.
-    if (pid == 0 || host_pid != (recorded != 0 ? recorded : pid)) continue;
-    *slot_number = index;
-    const bool here = slot.pid_namespace.load(std::memory_order_relaxed) == own_pid_namespace();
-    *pid_here = here ? pid : host_pid;
-    return true;
+    if (record.generation.load(std::memory_order_relaxed) == shm::slot_generation(owner)) {
+      names->host_pid = record.host_pid.load(std::memory_order_relaxed);
+      names->start_time = record.start_time.load(std::memory_order_relaxed);
+    }
+    if (names->host_pid == 0) names->host_pid = names->own_pid;
+    if (names->own_pid == 0 || !matches(*names)) continue;
+    *resident = {index, pid_here(*names)};
+    return resident->pid != 0;
   }
   return false;
+}
+
+// Of another namespace than ours is visible here only what is in one below ours, and its host pid is its name
+// here only if this is the host's: then the process of that pid began when the broker says.
+uint32_t Residents::pid_here(const Names& names) const {
+  if (names.pid_namespace == pid_namespace_) return names.own_pid;
+  const bool is_host = names.start_time != 0 && !process_is_dead(names.host_pid, names.start_time);
+  return is_host ? names.host_pid : 0;
+}
+
+bool Residents::find_by_host_pid(uint32_t pid, Resident* resident) const {
+  Names names;
+  return find_slot([=](const Names& candidate) { return candidate.host_pid == pid; }, &names, resident);
+}
+
+bool Residents::find_by_own_pid(uint32_t pid, uint32_t* host_pid, Resident* resident) const {
+  Names names;
+  const auto matches = [=, this](const Names& candidate) {
+    return candidate.own_pid == pid && candidate.pid_namespace == pid_namespace_;
+  };
+  if (!find_slot(matches, &names, resident)) return false;
+  *host_pid = names.host_pid;
+  return true;
+}
+
+bool Residents::find_here(uint32_t pid, uint32_t* host_pid, Resident* resident) const {
+  if (find_by_own_pid(pid, host_pid, resident)) return true;
+  *host_pid = pid;
+  return find_by_host_pid(pid, resident) && resident->pid == pid;
+}
+
+uint64_t Residents::charge(uint32_t slot) const {
+  return limiter::slot_charge(*gpu_.slice->limits, *gpu_.slice->state, gpu_.index, slot);
 }
 
 }  // namespace hook

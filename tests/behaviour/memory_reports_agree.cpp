@@ -48,6 +48,22 @@ int main(int argc, char** argv) {
   memory_v2.version = 77;
   MUST_BE(NVML(nvmlDeviceGetMemoryInfo_v2)(handle, &memory_v2), NVML_ERROR_ARGUMENT_VERSION_MISMATCH);
 
+  nvmlBAR1Memory_t window;
+  MUST_BE(NVML(nvmlDeviceGetBAR1MemoryInfo)(handle, &window), NVML_SUCCESS);
+  MUST(window.bar1Total == quota && window.bar1Used <= used &&
+       window.bar1Free == window.bar1Total - window.bar1Used);
+  nvmlDeviceAttributes_t attributes;
+  MUST_BE(NVML(nvmlDeviceGetAttributes_v2)(handle, &attributes), NVML_SUCCESS);
+  MUST(attributes.memorySizeMB == quota / kMiB);
+
+  // Each may be left out, as the driver has it.
+  size_t alone = 0;
+  OK(cuMemGetInfo(&alone, nullptr));
+  MUST(alone == free);
+  OK(cuMemGetInfo(nullptr, &alone));
+  MUST(alone == quota);
+  OK(cuMemGetInfo(nullptr, nullptr));
+
   // Only this process is in the slice, whatever else is on the GPU.
   unsigned count = 0;
   MUST_BE(NVML(nvmlDeviceGetComputeRunningProcesses_v3)(handle, &count, nullptr),
@@ -56,7 +72,7 @@ int main(int argc, char** argv) {
   nvmlProcessInfo_t infos[4];
   count = 4;
   MUST_BE(NVML(nvmlDeviceGetComputeRunningProcesses_v3)(handle, &count, infos), NVML_SUCCESS);
-  MUST(count == 1 && infos[0].pid == static_cast<unsigned>(getpid()) && infos[0].usedGpuMemory >= 256 * kMiB);
+  MUST(count == 1 && infos[0].pid == static_cast<unsigned>(getpid()) && infos[0].usedGpuMemory == used);
   nvmlProcessInfo_v1_t infos_v1[4];
   count = 4;
   MUST_BE(NVML(nvmlDeviceGetComputeRunningProcesses)(handle, &count, infos_v1), NVML_SUCCESS);
