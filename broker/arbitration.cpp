@@ -82,6 +82,7 @@ struct Arbitration::Entry {
   bool blocked = false;
   uint64_t beat_ns = 0;
   uint64_t strangers_ns = 0;  // when they were last reported
+  uint32_t measure_requests = 0;
 
   std::atomic<bool> end{false};
   std::atomic<bool> ended{false};
@@ -254,7 +255,10 @@ void Arbitration::observe(Entry& entry, uint64_t now) {
   const uint32_t slots = std::min<uint32_t>(entry.files->state().header.slots_high.load(), shm::kMaxSlots);
   const bool strangers = slots > entry.slots && now - entry.strangers_ns > kStrangersNs;
   if (strangers) entry.strangers_ns = now;
-  if (strangers || entry.seen.contexts != contexts) on_processes_changed_(entry.key);
+  const uint32_t requests = entry.files->state().doorbell.measure_requests.load(std::memory_order_relaxed);
+  const bool requested = requests != entry.measure_requests;
+  entry.measure_requests = requests;
+  if (strangers || requested || entry.seen.contexts != contexts) on_processes_changed_(entry.key);
 }
 
 void Arbitration::decide(uint64_t now) {

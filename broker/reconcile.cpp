@@ -147,8 +147,11 @@ bool Reconciler::look_at(int node_gpu) {
       complete = false;
       continue;
     }
-    limiter::clear_context_floor(slice.files->state(), candidate.gpu, {candidate.slot, candidate.generation});
-    learn_context(node_gpu, last.overhead_bytes);
+    const limiter::SlotRef slot = {candidate.slot, candidate.generation};
+    complete &= limiter::clear_context_floor(slice.files->state(), candidate.gpu, slot, use.floor_bytes);
+    // Only where nothing but a first context was expected.
+    const shm::GpuLimits& limits = slice.files->limits().gpus[candidate.gpu];
+    if (use.floor_bytes == limits.context_bytes.load()) learn_context(node_gpu, last.overhead_bytes);
   }
   return complete;
 }

@@ -38,9 +38,8 @@ Allocation unpack(uint64_t record) {
 uint16_t context_in(uint64_t record) { return static_cast<uint16_t>(record); }
 
 // 0: no context, or no memory to number it; such an allocation ends with a free only.
-uint16_t number_of_current_context() {
-  CUcontext context = nullptr;
-  if (real<fn::cuCtxGetCurrent>(&context) != CUDA_SUCCESS || context == nullptr) return 0;
+uint16_t number_of(CUcontext context) {
+  if (context == nullptr) return 0;
   const auto key = reinterpret_cast<uint64_t>(context);
   uint64_t number;
   if (context_numbers.find(key, &number)) [[likely]]
@@ -50,6 +49,11 @@ uint16_t number_of_current_context() {
   number = next_context_number;
   next_context_number = static_cast<uint16_t>(number == UINT16_MAX ? 1 : number + 1);
   return context_numbers.insert(key, number) ? static_cast<uint16_t>(number) : 0;
+}
+
+uint16_t number_of_current_context() {
+  CUcontext context = nullptr;
+  return real<fn::cuCtxGetCurrent>(&context) == CUDA_SUCCESS ? number_of(context) : 0;
 }
 
 }  // namespace
@@ -79,6 +83,15 @@ void context_is_gone(const InFlight& call, CUcontext context) {
   if (!context_numbers.take(reinterpret_cast<uint64_t>(context), &number)) return;
   records.take_all([&](uint64_t record) { return context_in(record) == number; },
                    [&](uint64_t record) { give_record_back(call, record); });
+}
+
+void belongs_to(CUcontext context, CUcontext owner) {
+  const uint16_t number = number_of(owner);
+  const gate::Locked locked(numbering);
+  const auto key = reinterpret_cast<uint64_t>(context);
+  uint64_t old;
+  context_numbers.take(key, &old);
+  if (number != 0) context_numbers.insert(key, number);
 }
 
 void forget_allocations() {

@@ -24,6 +24,9 @@ CUresult freed(uint64_t key, Call call);
 // The driver has freed all that was allocated in a context, when it went away.
 void context_is_gone(const InFlight& call, CUcontext context);
 
+// What is allocated in `context` from now on lives as long as `owner`.
+void belongs_to(CUcontext context, CUcontext owner);
+
 // For freed(): takes the key's record away before the driver is called (it may hand out the address again at
 // once), puts it back if the driver would not, or gives the bytes back to the slice.
 bool take_record(uint64_t key, uint64_t* record);

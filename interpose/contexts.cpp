@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Contexts. The first one of a process on a GPU is charged before the driver makes it, with what a context
-// was found to take; the broker replaces that by what it measures. The end of a context ends what was
-// allocated in it.
+// Contexts. Each is charged before the driver makes it, with what a context was found to take on that GPU;
+// the broker replaces that by what it measures. The end of a context ends what was allocated in it.
 #include "interpose/contexts.h"
 
 #include "interpose/allocations.h"
 #include "interpose/gate.h"
 #include "interpose/quota.h"
+#include "interpose/reservoirs.h"
 #include "limiter/address_table.h"
 
 namespace hook {
@@ -21,6 +21,8 @@ constinit std::atomic<CUcontext> primary_contexts[kDevices] = {};
 constinit std::atomic<int> context_counts[kMaxSlices][shm::kMaxGpus] = {};
 // Those that cuCtxCreate made: context -> number of its GPU.
 constinit limiter::AddressTable created_contexts;
+// Green contexts -> device.
+constinit limiter::AddressTable green_contexts;
 
 int slice_number(const SliceGpu& gpu) { return static_cast<int>(gpu.slice - session().slices); }
 
@@ -33,13 +35,27 @@ SliceGpu gpu_of_number(uint64_t number) {
   return {&session().slices[number / shm::kMaxGpus], static_cast<int>(number % shm::kMaxGpus)};
 }
 
-void began(const SliceGpu& gpu) {
-  count_on(gpu).fetch_add(1, std::memory_order_relaxed);
-  gate::contexts_changed(*gpu.slice, 1);
+// What the next context of this process is expected to take; less if it is the first one and something is
+// charged for one already.
+uint64_t context_bytes(const SliceGpu& gpu) {
+  return gpu.slice->limits->gpus[gpu.index].context_bytes.load(std::memory_order_relaxed);
 }
 
-void give_context_if_none(const InFlight& call) {
-  if (count_on(call.gpu()).load(std::memory_order_relaxed) == 0) give_context(call);
+// A context is counted before it is charged, so that of two that are made at once one is not the first.
+CUresult count_context(const char* function, InFlight& call) {
+  const bool is_first = count_on(call.gpu()).fetch_add(1, std::memory_order_relaxed) == 0;
+  const CUresult result =
+      is_first ? take_context(function, call) : take_overhead(function, call, context_bytes(call.gpu()));
+  if (result != CUDA_SUCCESS) count_on(call.gpu()).fetch_sub(1, std::memory_order_relaxed);
+  return result;
+}
+
+void uncount_context(const InFlight& call) {
+  if (count_on(call.gpu()).fetch_sub(1, std::memory_order_relaxed) == 1) {
+    give_context(call);
+  } else {
+    give_overhead(call, context_bytes(call.gpu()));
+  }
 }
 
 // Makes a context by the driver's `call`. Not in flight any more when it returns: the caller rings the
@@ -47,10 +63,9 @@ void give_context_if_none(const InFlight& call) {
 template <typename Call>
 CUresult charged_context(const char* function, const SliceGpu& gpu, Call call) {
   InFlight in_flight(gpu);
-  if (const CUresult refused = take_context(function, in_flight); refused != CUDA_SUCCESS) return refused;
-  const uint64_t bytes = gpu.slice->limits->gpus[gpu.index].context_bytes.load(std::memory_order_relaxed);
-  const CUresult result = ask_driver(function, in_flight, bytes, call);
-  if (result != CUDA_SUCCESS) give_context_if_none(in_flight);
+  if (const CUresult refused = count_context(function, in_flight); refused != CUDA_SUCCESS) return refused;
+  const CUresult result = ask_driver(function, in_flight, context_bytes(gpu), call);
+  if (result != CUDA_SUCCESS) uncount_context(in_flight);
   return result;
 }
 
@@ -58,9 +73,8 @@ CUresult charged_context(const char* function, const SliceGpu& gpu, Call call) {
 // not any more.
 void ended(const InFlight& call, CUcontext context) {
   context_is_gone(call, context);
-  count_on(call.gpu()).fetch_sub(1, std::memory_order_relaxed);
-  settle_pools(call);
-  give_context_if_none(call);
+  settle_reservoirs(call);
+  uncount_context(call);
 }
 
 template <typename Call>
@@ -71,7 +85,7 @@ CUresult created(const char* function, CUcontext* context, CUdevice device, Call
   if (standing == Standing::kUnlimited || context == nullptr) return call();
   const CUresult result = charged_context(function, gpu, call);
   if (result != CUDA_SUCCESS) return result;
-  began(gpu);
+  gate::contexts_changed(*gpu.slice, 1);
   // Without a record its end is not noticed; the broker notices by the driver's figure.
   created_contexts.insert(reinterpret_cast<uint64_t>(*context), gpu_number(gpu));
   return result;
@@ -100,6 +114,24 @@ CUresult destroyed(CUcontext context, Call call) {
 
 std::atomic<CUcontext>* primary_of(CUdevice device) {
   return device >= 0 && device < kDevices ? &primary_contexts[device] : nullptr;
+}
+
+// After a call that has made or found the primary context, charged.
+void primary_began(std::atomic<CUcontext>* primary, CUcontext context, const SliceGpu& gpu) {
+  CUcontext inactive = nullptr;
+  if (context != nullptr && primary->compare_exchange_strong(inactive, context, std::memory_order_acq_rel)) {
+    gate::contexts_changed(*gpu.slice, 1);
+  } else {
+    uncount_context(InFlight(gpu));  // another thread was first
+  }
+}
+
+// The primary context that a new green context has made. nullptr: the driver would not say.
+CUcontext primary_of_green(CUdevice device) {
+  CUcontext context = nullptr;
+  if (real<fn::cuDevicePrimaryCtxRetain>(&context, device) != CUDA_SUCCESS) return nullptr;
+  real<fn::cuDevicePrimaryCtxRelease_v2>(device);
+  return context;
 }
 
 // After a call that may have ended the primary context of a device.
@@ -138,11 +170,7 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext* pctx, CUdevice dev) noexcept {
   if (standing == Standing::kUnlimited || pctx == nullptr || primary == nullptr) return call();
   if (primary->load(std::memory_order_acquire) != nullptr) return call();
   const CUresult result = charged_context("cuDevicePrimaryCtxRetain", gpu, call);
-  CUcontext inactive = nullptr;
-  if (result == CUDA_SUCCESS &&
-      primary->compare_exchange_strong(inactive, *pctx, std::memory_order_acq_rel)) {
-    began(gpu);
-  }
+  if (result == CUDA_SUCCESS) primary_began(primary, *pctx, gpu);
   return result;
 }
 
@@ -176,12 +204,59 @@ CUresult cuCtxCreate_v4(CUcontext* pctx, CUctxCreateParams* ctxCreateParams, uns
                  [=] { return real<fn::cuCtxCreate_v4>(pctx, ctxCreateParams, flags, dev); });
 }
 
-// Not counted: what it takes beside the context that it is part of, the broker finds as overhead.
+// A green context is a part of its device's primary context and keeps that alive; it may be the first to need
+// it. What it takes beside that only the driver knows.
 CUresult cuGreenCtxCreate(CUgreenCtx* phCtx, CUdevResourceDesc desc, CUdevice dev,
                           unsigned int flags) noexcept {
+  const auto call = [=] { return real<fn::cuGreenCtxCreate>(phCtx, desc, dev, flags); };
   SliceGpu gpu;
-  const CUresult refused = barred(standing_on_device(dev, &gpu), dev);
-  return refused != CUDA_SUCCESS ? refused : real<fn::cuGreenCtxCreate>(phCtx, desc, dev, flags);
+  const Standing standing = standing_on_device(dev, &gpu);
+  if (const CUresult refused = barred(standing, dev); refused != CUDA_SUCCESS) return refused;
+  std::atomic<CUcontext>* primary = primary_of(dev);
+  if (standing == Standing::kUnlimited || phCtx == nullptr || primary == nullptr) return call();
+  CUresult result;
+  if (primary->load(std::memory_order_acquire) == nullptr) {
+    result = charged_context("cuGreenCtxCreate", gpu, call);
+    if (result == CUDA_SUCCESS) primary_began(primary, primary_of_green(dev), gpu);
+  } else {
+    InFlight in_flight(gpu);
+    if (const CUresult refused = take_unknown("cuGreenCtxCreate", in_flight); refused != CUDA_SUCCESS)
+      return refused;
+    result = ask_driver("cuGreenCtxCreate", in_flight, 0, call);
+  }
+  if (result != CUDA_SUCCESS) return result;
+  green_contexts.insert(reinterpret_cast<uint64_t>(*phCtx), static_cast<uint64_t>(dev));
+  ask_to_measure(gpu);
+  return result;
+}
+
+CUresult cuGreenCtxDestroy(CUgreenCtx hCtx) noexcept {
+  const auto call = [=] { return real<fn::cuGreenCtxDestroy>(hCtx); };
+  uint64_t device;
+  const auto key = reinterpret_cast<uint64_t>(hCtx);
+  if (hCtx == nullptr || !green_contexts.take(key, &device)) return call();
+  const CUresult result = may_end_primary(static_cast<CUdevice>(device), call);
+  if (result != CUDA_SUCCESS) {
+    green_contexts.insert(key, device);
+    return result;
+  }
+  if (const SliceGpu gpu = gpu_of_device(static_cast<CUdevice>(device))) {
+    give_overhead(InFlight(gpu), 0);  // how much, the broker measures
+    ask_to_measure(gpu);
+  }
+  return result;
+}
+
+// Memory that is allocated there is the primary context's.
+CUresult cuCtxFromGreenCtx(CUcontext* pContext, CUgreenCtx hCtx) noexcept {
+  const CUresult result = real<fn::cuCtxFromGreenCtx>(pContext, hCtx);
+  uint64_t device;
+  if (result != CUDA_SUCCESS || !green_contexts.find(reinterpret_cast<uint64_t>(hCtx), &device))
+    return result;
+  if (CUcontext primary = primary_contexts[device].load(std::memory_order_acquire)) {
+    belongs_to(*pContext, primary);
+  }
+  return result;
 }
 
 CUresult cuCtxDestroy(CUcontext ctx) noexcept {
@@ -201,6 +276,7 @@ void forget_contexts() {
     for (auto& count : slice) count.store(0, std::memory_order_relaxed);
   }
   created_contexts.forget();
+  green_contexts.forget();
 }
 
 }  // namespace hook

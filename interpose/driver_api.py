@@ -30,6 +30,11 @@ class Charge(Entry):
     CUDA_ERROR_OUT_OF_MEMORY past the quota, given back if the driver refuses."""
 
 
+class Measure(Entry):
+    """Makes the driver take or give back memory that nobody asked it for: charged before it is asked
+    where that can be told, else refused once the slice is over its quota; then the broker measures."""
+
+
 class Release(Entry):
     """Gives device memory back: the driver first, then the ledger."""
 
@@ -64,12 +69,11 @@ class Capture(Entry):
 
 
 # Reasons that several rows share
-OVERHEAD = "the driver allocates behind the call, sometimes later; the broker finds it as overhead"
 HOST = "host memory; not VRAM"
 DEVICE_LIST = "the runtime checks the device list against the driver's own; never altered"
 WAITS = "waits or asks; never gated, so that what holds a turn can drain"
 STREAM_OP = "gating one stream's signal could stop what another stream waits for"
-GRAPH_MEMORY = "not counted yet: memory of allocation nodes; the broker finds it as overhead"
+GRAPH_MEMORY = "what the allocation nodes need is noted for launches; charged here if this uploads the graph"
 BOUND = "not counted yet: keeps its memory after cuMemRelease ended the charge"
 
 # Error Handling
@@ -122,7 +126,7 @@ cuCtxGetFlags = Pass()
 cuCtxSetFlags = Pass()
 cuCtxGetId = Pass()
 cuCtxSynchronize = Pass(WAITS)
-cuCtxSetLimit = Pass("stacks, printf and heap buffers; the broker finds them as overhead")
+cuCtxSetLimit = Measure("stacks, printf and heap buffers")
 cuCtxGetLimit = Pass()
 cuCtxGetCacheConfig = Pass()
 cuCtxSetCacheConfig = Pass()
@@ -140,11 +144,11 @@ cuCtxGetSharedMemConfig = Pass()
 cuCtxSetSharedMemConfig = Pass()
 
 # Module Management
-cuModuleLoad = Pass(OVERHEAD)
-cuModuleLoadData = Pass(OVERHEAD)
-cuModuleLoadDataEx = Pass(OVERHEAD)
-cuModuleLoadFatBinary = Pass(OVERHEAD)
-cuModuleUnload = Pass()
+cuModuleLoad = Measure()
+cuModuleLoadData = Measure()
+cuModuleLoadDataEx = Measure()
+cuModuleLoadFatBinary = Measure()
+cuModuleUnload = Measure()
 cuModuleGetLoadingMode = Pass()
 cuModuleGetFunction = Pass()
 cuModuleGetFunctionCount = Pass()
@@ -161,9 +165,9 @@ cuModuleGetTexRef = Pass()
 cuModuleGetSurfRef = Pass()
 
 # Library Management
-cuLibraryLoadData = Pass(OVERHEAD)
-cuLibraryLoadFromFile = Pass(OVERHEAD)
-cuLibraryUnload = Pass()
+cuLibraryLoadData = Measure()
+cuLibraryLoadFromFile = Measure()
+cuLibraryUnload = Measure()
 cuLibraryGetKernel = Pass()
 cuLibraryGetKernelCount = Pass()
 cuLibraryEnumerateKernels = Pass()
@@ -400,7 +404,7 @@ cuFuncGetName = Pass()
 cuFuncGetParamInfo = Pass()
 cuFuncGetParamCount = Pass()
 cuFuncIsLoaded = Pass()
-cuFuncLoad = Pass(OVERHEAD)
+cuFuncLoad = Measure()
 cuLaunchKernel = Launch()
 cuLaunchKernelEx = Launch()
 cuLaunchCooperativeKernel = Launch()
@@ -457,7 +461,7 @@ cuGraphAddMemAllocNode = Pass("takes nothing: the driver allocates when the grap
 cuGraphMemAllocNodeGetParams = Pass()
 cuGraphAddMemFreeNode = Pass()
 cuGraphMemFreeNodeGetParams = Pass()
-cuDeviceGraphMemTrim = Pass("not counted yet: gives back what allocation nodes took, which is overhead")
+cuDeviceGraphMemTrim = Release()
 cuDeviceGetGraphMemAttribute = Pass("shows the graph memory of this process alone")
 cuDeviceSetGraphMemAttribute = Pass()
 cuGraphClone = Pass()
@@ -476,9 +480,9 @@ cuGraphNodeGetDependentNodes = Pass()
 cuGraphAddDependencies = Pass()
 cuGraphRemoveDependencies = Pass()
 cuGraphDestroyNode = Pass()
-cuGraphInstantiate = Pass(GRAPH_MEMORY)
-cuGraphInstantiateWithFlags = Pass(GRAPH_MEMORY)
-cuGraphInstantiateWithParams = Pass(GRAPH_MEMORY)
+cuGraphInstantiate = Charge(GRAPH_MEMORY)
+cuGraphInstantiateWithFlags = Charge(GRAPH_MEMORY)
+cuGraphInstantiateWithParams = Charge(GRAPH_MEMORY)
 cuGraphExecGetFlags = Pass()
 cuGraphExecKernelNodeSetParams = Pass()
 cuGraphExecMemcpyNodeSetParams = Pass()
@@ -491,9 +495,9 @@ cuGraphExecExternalSemaphoresSignalNodeSetParams = Pass()
 cuGraphExecExternalSemaphoresWaitNodeSetParams = Pass()
 cuGraphNodeSetEnabled = Pass()
 cuGraphNodeGetEnabled = Pass()
-cuGraphUpload = Pass(GRAPH_MEMORY)
-cuGraphLaunch = Launch()
-cuGraphExecDestroy = Pass()
+cuGraphUpload = Charge()
+cuGraphLaunch = Launch("and charged, as Charge rows are, where the graph has allocation nodes")
+cuGraphExecDestroy = Hold()
 cuGraphDestroy = Pass()
 cuGraphExecUpdate = Pass()
 cuGraphKernelNodeCopyAttributes = Pass()
@@ -606,8 +610,8 @@ cuGetExportTable = Pass("the runtime verifies that its pointers are the driver's
 
 # Green Contexts
 cuGreenCtxCreate = Lifecycle()
-cuGreenCtxDestroy = Pass("the counterpart of cuGreenCtxCreate")
-cuCtxFromGreenCtx = Pass()
+cuGreenCtxDestroy = Lifecycle()
+cuCtxFromGreenCtx = Hold("memory that is allocated there is the primary context's")
 cuDeviceGetDevResource = Pass()
 cuCtxGetDevResource = Pass()
 cuGreenCtxGetDevResource = Pass()

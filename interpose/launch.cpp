@@ -3,6 +3,7 @@
 // The hooks of Launch rows. Each is its row's line in the table below: which argument is the stream, and what
 // the duration depends on. The gate is in gate.h.
 #include "interpose/gate.h"
+#include "interpose/graph_memory.h"
 #include "limiter/kernel_estimates.h"
 
 namespace hook {
@@ -127,6 +128,24 @@ template <uint32_t index, typename What, typename... Arguments>
   return slow<index, What>(arguments...);
 }
 
+// A graph that allocates is charged when its turn has come, not while it waits.
+template <uint32_t index, bool per_thread>
+[[gnu::cold, gnu::noinline]] CUresult launch_allocating(CUgraphExec graph, CUstream stream) noexcept {
+  const StreamName name = Graph<per_thread>::stream(graph, stream);
+  if (gate::is_capturing(name)) return real<index>(graph, stream);
+  gate::Launch launch = {.name = name, .key = Graph<per_thread>::key(graph, stream)};
+  gate::enter(launch);
+  return gate::leave(
+      launch, charged_graph("cuGraphLaunch", *needs_of(graph), [=] { return real<index>(graph, stream); }));
+}
+
+template <uint32_t index, bool per_thread>
+[[gnu::always_inline]] inline CUresult launch_graph(CUgraphExec graph, CUstream stream) {
+  if (may_allocate(graph)) [[unlikely]]
+    return launch_allocating<index, per_thread>(graph, stream);
+  return launch<index, Graph<per_thread>>(graph, stream);
+}
+
 }  // namespace
 
 // The fast path of these four is in launch_on_stack.S.
@@ -178,10 +197,10 @@ CUresult cuLaunchGridAsync(CUfunction f, int grid_width, int grid_height, CUstre
 }
 
 CUresult cuGraphLaunch(CUgraphExec hGraphExec, CUstream hStream) noexcept {
-  return launch<fn::cuGraphLaunch, Graph<false>>(hGraphExec, hStream);
+  return launch_graph<fn::cuGraphLaunch, false>(hGraphExec, hStream);
 }
 CUresult cuGraphLaunch_ptsz(CUgraphExec hGraphExec, CUstream hStream) noexcept {
-  return launch<fn::cuGraphLaunch_ptsz, Graph<true>>(hGraphExec, hStream);
+  return launch_graph<fn::cuGraphLaunch_ptsz, true>(hGraphExec, hStream);
 }
 
 // The oldest variants count in 32 bits.

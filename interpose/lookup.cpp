@@ -28,6 +28,7 @@ constexpr LookupRow kLookups[] = {
 enum class Policy : uint8_t {
   kPass,
   kCharge,
+  kMeasure,
   kRelease,
   kHold,
   kReport,

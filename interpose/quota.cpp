@@ -3,7 +3,8 @@
 
 #include "interpose/allocations.h"
 #include "interpose/contexts.h"
-#include "interpose/pools.h"
+#include "interpose/graph_memory.h"
+#include "interpose/reservoirs.h"
 #include "interpose/syscalls.h"
 #include "interpose/vmm.h"
 
@@ -48,24 +49,30 @@ class Landed {
 
 namespace {
 
-// A context that was just made is charged with a guess until the broker has measured it, for which the
-// process must hold still a moment. Before anything is refused on a guess, that moment is granted. True: a
-// guess has been replaced.
-bool wait_for_measurement(InFlight& call) {
-  const SliceGpu& gpu = call.gpu();
+bool own_floor(const SliceGpu& gpu) {
+  return limiter::slot_use(*gpu.slice->state, gpu.index, gpu.slice->slot.slot).floor_bytes != 0;
+}
+
+bool has_broker(const SliceGpu& gpu) {
   const shm::SlotRecord& record = gpu.slice->limits->slots[gpu.slice->slot.slot];
-  const bool has_broker = record.host_pid.load(std::memory_order_relaxed) != 0 &&
-                          record.generation.load(std::memory_order_relaxed) == gpu.slice->slot.generation;
-  if (!has_broker || !any_floor(gpu)) return false;
+  return record.host_pid.load(std::memory_order_relaxed) != 0 &&
+         record.generation.load(std::memory_order_relaxed) == gpu.slice->slot.generation;
+}
+
+// A context that was just made is charged with a guess until the broker has measured it, for which the
+// process must hold still a moment. Before anything is refused on a guess, that moment is granted, while
+// there is one. True: a guess has been replaced.
+template <typename Guess>
+bool wait_for_measurement(InFlight& call, Guess is_guess) {
+  const SliceGpu& gpu = call.gpu();
+  if (!is_guess(gpu) || !has_broker(gpu)) return false;
   const uint64_t started_ns = now_ns();
   if (started_ns < waited_until_ns.load(std::memory_order_relaxed)) return false;
   const Landed landed(call);
-  shm::Doorbell& doorbell = gpu.slice->state->doorbell;
-  doorbell.rings.fetch_add(1, std::memory_order_release);
-  futex_wake(&doorbell.rings, 1, true);
+  ask_to_measure(gpu);
   do {
     sleep_ns(kMeasureNapNs);
-    if (!any_floor(gpu)) return true;
+    if (!is_guess(gpu)) return true;
   } while (now_ns() - started_ns < kMeasureDeadlineNs);
   waited_until_ns.store(now_ns() + kWaitAgainNs, std::memory_order_relaxed);
   return false;
@@ -80,8 +87,9 @@ CUresult take_by(const char* function, InFlight& call, uint64_t bytes, Reserve r
   }
   if (reserve() == limiter::Reservation::kGranted) [[likely]]
     return CUDA_SUCCESS;
-  if (trim_pools(call) != 0 && reserve() == limiter::Reservation::kGranted) return CUDA_SUCCESS;
-  if (wait_for_measurement(call) && reserve() == limiter::Reservation::kGranted) return CUDA_SUCCESS;
+  if (trim_reservoirs(call) != 0 && reserve() == limiter::Reservation::kGranted) return CUDA_SUCCESS;
+  if (wait_for_measurement(call, any_floor) && reserve() == limiter::Reservation::kGranted)
+    return CUDA_SUCCESS;
   report_refusal(function, gpu, bytes);
   return CUDA_ERROR_OUT_OF_MEMORY;
 }
@@ -144,6 +152,23 @@ CUresult take_context(const char* function, InFlight& call) {
   });
 }
 
+CUresult take_overhead(const char* function, InFlight& call, uint64_t bytes) {
+  const SliceGpu& gpu = call.gpu();
+  return take_by(function, call, bytes, [&] {
+    return limiter::reserve_overhead(*gpu.slice->limits, *gpu.slice->state, gpu.index, gpu.slice->slot,
+                                     bytes);
+  });
+}
+
+CUresult take_unknown(const char* function, InFlight& call) {
+  const SliceGpu& gpu = call.gpu();
+  return take_by(function, call, 0, [&] {
+    const limiter::Usage usage = limiter::usage(*gpu.slice->limits, *gpu.slice->state, gpu.index);
+    return usage.used_bytes() <= usage.quota_bytes ? limiter::Reservation::kGranted
+                                                   : limiter::Reservation::kRefused;
+  });
+}
+
 bool try_take(const InFlight& call, uint64_t bytes) {
   const SliceGpu& gpu = call.gpu();
   return !quarantined(gpu) && limiter::reserve(*gpu.slice->limits, *gpu.slice->state, gpu.index,
@@ -151,7 +176,7 @@ bool try_take(const InFlight& call, uint64_t bytes) {
 }
 
 bool try_take_or_trim(const InFlight& call, uint64_t bytes) {
-  return try_take(call, bytes) || (trim_pools(call) != 0 && try_take(call, bytes));
+  return try_take(call, bytes) || (trim_reservoirs(call) != 0 && try_take(call, bytes));
 }
 
 void give_back(const InFlight& call, uint64_t bytes) {
@@ -162,6 +187,24 @@ void give_back(const InFlight& call, uint64_t bytes) {
 void give_context(const InFlight& call) {
   const SliceGpu& gpu = call.gpu();
   limiter::give_context(*gpu.slice->state, gpu.index, gpu.slice->slot);
+}
+
+void give_overhead(const InFlight& call, uint64_t bytes) {
+  const SliceGpu& gpu = call.gpu();
+  limiter::give_overhead(*gpu.slice->state, gpu.index, gpu.slice->slot, bytes);
+}
+
+void ask_to_measure(const SliceGpu& gpu) {
+  shm::Doorbell& doorbell = gpu.slice->state->doorbell;
+  doorbell.measure_requests.fetch_add(1, std::memory_order_relaxed);
+  doorbell.rings.fetch_add(1, std::memory_order_release);
+  futex_wake(&doorbell.rings, 1, true);
+}
+
+void await_first_measurement(InFlight& call) {
+  const SliceGpu& gpu = call.gpu();
+  const limiter::SlotUse use = limiter::slot_use(*gpu.slice->state, gpu.index, gpu.slice->slot.slot);
+  if (use.floor_bytes != 0 && use.pooled_bytes == 0) wait_for_measurement(call, own_floor);
 }
 
 void add_managed(const InFlight& call, int64_t delta_bytes) {
@@ -176,7 +219,8 @@ void add_pooled(const InFlight& call, int64_t delta_bytes) {
 
 void forget_memory() {
   forget_allocations();
-  forget_pools();
+  forget_reservoirs();
+  forget_graphs();
   forget_physical_memory();
   forget_contexts();
 }

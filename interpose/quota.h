@@ -70,23 +70,35 @@ class InFlightOnAll {
   InFlightOnAll& operator=(const InFlightOnAll&) = delete;
 };
 
-// CUDA_SUCCESS, and `bytes` are charged; or CUDA_ERROR_OUT_OF_MEMORY after this process's pools were trimmed,
-// and the refusal is in the slice's log. `function` is the driver's name of what was called.
+// CUDA_SUCCESS, and `bytes` are charged; or CUDA_ERROR_OUT_OF_MEMORY after this process's reservoirs were
+// trimmed, and the refusal is in the slice's log. `function` is the driver's name of what was called.
 // May wait for the broker, and the call is not in flight meanwhile.
 // Preconditions: the ledger and the driver agree about all that this call did so far.
 CUresult take(const char* function, InFlight& call, uint64_t bytes);
+// The same for what the driver is about to take unasked: a first context, or `bytes` more than it has;
+// charged until the broker has measured it.
 CUresult take_context(const char* function, InFlight& call);
+CUresult take_overhead(const char* function, InFlight& call, uint64_t bytes);
+// For a call that may make the driver take memory, how much only it knows: CUDA_ERROR_OUT_OF_MEMORY once the
+// slice is over its quota, by such calls. Nothing is charged; ask_to_measure() when it is done.
+CUresult take_unknown(const char* function, InFlight& call);
 // As take(), but neither waits nor reports: for whoever has another way, or is in the middle of something.
 bool try_take(const InFlight& call, uint64_t bytes);
 bool try_take_or_trim(const InFlight& call, uint64_t bytes);
 void give_back(const InFlight& call, uint64_t bytes);
 void give_context(const InFlight& call);
-// Marks `delta_bytes` of what is charged as managed memory, or as memory of pools.
+void give_overhead(const InFlight& call, uint64_t bytes);
+// Has the broker look at what the driver takes. Not in flight.
+void ask_to_measure(const SliceGpu& gpu);
+// Before a process's first reservoir on a GPU: reservoirs blur what its context takes, so that is measured
+// first where it can be. At most a fraction of a second, once.
+void await_first_measurement(InFlight& call);
+// Marks `delta_bytes` of what is charged as managed memory, or as memory of reservoirs.
 void add_managed(const InFlight& call, int64_t delta_bytes);
 void add_pooled(const InFlight& call, int64_t delta_bytes);
 
-// Calls the driver for memory that was taken. If it has none, cached memory of this process's pools is given
-// to it and it is asked once more; a refusal is counted as the GPU's.
+// Calls the driver for memory that was taken. If it has none, what this process's reservoirs don't use is
+// given to it and it is asked once more; a refusal is counted as the GPU's.
 template <typename Call>
 CUresult ask_driver(const char* function, const InFlight& in_flight, uint64_t bytes, Call call);
 
@@ -96,11 +108,9 @@ void report_refusal(const char* function, const SliceGpu& gpu, uint64_t bytes);
 void report_off_limits(int device);
 void report_full_gpu(const char* function, const SliceGpu& gpu, uint64_t bytes);
 
-// Returns cached memory of this process's pools on the GPU to the driver and to the slice. How many bytes
-// came back.
-uint64_t trim_pools(const InFlight& call);
-// Reads anew what the pools hold; they shrink without a call.
-void settle_pools(const InFlight& call);
+// Gives back to the driver and to the slice what the reservoirs of the GPU (reservoirs.h) don't use. How many
+// bytes that brought the slice.
+uint64_t trim_reservoirs(const InFlight& call);
 
 // In a forked child, before its own attach: all that is known about memory and contexts is the parent's.
 void forget_memory();
@@ -108,7 +118,7 @@ void forget_memory();
 template <typename Call>
 CUresult ask_driver(const char* function, const InFlight& in_flight, uint64_t bytes, Call call) {
   CUresult result = call();
-  if (result == CUDA_ERROR_OUT_OF_MEMORY && trim_pools(in_flight) != 0) result = call();
+  if (result == CUDA_ERROR_OUT_OF_MEMORY && trim_reservoirs(in_flight) != 0) result = call();
   if (result == CUDA_ERROR_OUT_OF_MEMORY) report_full_gpu(function, in_flight.gpu(), bytes);
   return result;
 }

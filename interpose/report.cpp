@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "interpose/quota.h"
+#include "interpose/reservoirs.h"
 
 namespace hook {
 namespace {
@@ -22,7 +23,7 @@ template <typename Size>
 CUresult memory_info(CUresult result, Size* free, Size* total) {
   SliceGpu gpu;
   if (result != CUDA_SUCCESS || standing_in_context(&gpu) != Standing::kLimited) return result;
-  settle_pools(InFlight(gpu));
+  settle_reservoirs(InFlight(gpu));
   show_slice(gpu, free, total);
   return result;
 }

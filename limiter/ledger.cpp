@@ -196,6 +196,26 @@ void give_context(shm::State& state, int gpu, SlotRef self) {
   set(mine.context_floor, self.generation, 0);
 }
 
+Reservation reserve_overhead(const shm::Limits& limits, shm::State& state, int gpu, SlotRef self,
+                             uint64_t bytes) {
+  return reserve_by(limits, state, gpu, self, bytes, [&](shm::SlotLedger& mine) {
+    uint64_t old = mine.context_floor.load();
+    for (;;) {
+      if (generation_of(old) != (self.generation & 0xffff)) return false;
+      const uint64_t charged = driver_charge(limits, state, gpu, self.slot);
+      const uint64_t floor =
+          shm::kLedgerBytesMask - bytes > charged ? charged + bytes : shm::kLedgerBytesMask;
+      if (mine.context_floor.compare_exchange_weak(old, tagged(self.generation, floor))) return true;
+    }
+  });
+}
+
+void give_overhead(shm::State& state, int gpu, SlotRef self, uint64_t bytes) {
+  shm::SlotLedger& mine = state.ledger[gpu][self.slot];
+  mine.releases.fetch_add(1);
+  add(mine.context_floor, self.generation, -static_cast<int64_t>(bytes & shm::kLedgerBytesMask));
+}
+
 void add_managed(shm::State& state, int gpu, SlotRef self, int64_t delta_bytes) {
   add(state.ledger[gpu][self.slot].managed, self.generation, delta_bytes);
 }
@@ -204,8 +224,10 @@ void add_pooled(shm::State& state, int gpu, SlotRef self, int64_t delta_bytes) {
   add(state.ledger[gpu][self.slot].pooled, self.generation, delta_bytes);
 }
 
-void clear_context_floor(shm::State& state, int gpu, SlotRef slot) {
-  set(state.ledger[gpu][slot.slot].context_floor, slot.generation, 0);
+bool clear_context_floor(shm::State& state, int gpu, SlotRef slot, uint64_t measured_bytes) {
+  uint64_t measured = tagged(slot.generation, measured_bytes & shm::kLedgerBytesMask);
+  return state.ledger[gpu][slot.slot].context_floor.compare_exchange_strong(measured,
+                                                                            tagged(slot.generation, 0));
 }
 
 SlotUse slot_use(const shm::State& state, int gpu, uint32_t slot) {
@@ -261,6 +283,7 @@ bool take_slot(shm::State& state, const ProcessIdentity& self, SlotRef* taken) {
     work.occupied_ns.store(0, std::memory_order_relaxed);
     work.launches.store(0, std::memory_order_relaxed);
     work.active_ns.store(0, std::memory_order_relaxed);
+    work.active_at_ns.store(0, std::memory_order_relaxed);
 
     // Raised before our first request can be announced: who announces later scans us.
     uint32_t high = state.header.slots_high.load();

@@ -72,6 +72,13 @@ void release(shm::State& state, int gpu, SlotRef self, uint64_t bytes);
 Reservation reserve_context(const shm::Limits& limits, shm::State& state, int gpu, SlotRef self);
 void give_context(shm::State& state, int gpu, SlotRef self);
 
+// Charges `bytes` more for what a call makes the driver take unasked (a further context, a larger stack, ...)
+// until the broker has measured it: the floor becomes what is charged for the driver now and `bytes` more.
+// give_overhead() takes them off the floor again, if they are still in there.
+Reservation reserve_overhead(const shm::Limits& limits, shm::State& state, int gpu, SlotRef self,
+                             uint64_t bytes);
+void give_overhead(shm::State& state, int gpu, SlotRef self, uint64_t bytes);
+
 // Marks `delta_bytes` (negative: no longer) of what the slot holds as managed memory. Saturates at 0.
 void add_managed(shm::State& state, int gpu, SlotRef self, int64_t delta_bytes);
 
@@ -79,9 +86,9 @@ void add_managed(shm::State& state, int gpu, SlotRef self, int64_t delta_bytes);
 // be that much less than what the line says, call or no call.
 void add_pooled(shm::State& state, int gpu, SlotRef self, int64_t delta_bytes);
 
-// The broker has measured the slot's overhead (and published it in limits first): the floor is no longer
-// charged.
-void clear_context_floor(shm::State& state, int gpu, SlotRef slot);
+// The broker has measured the slot's overhead (and published it in limits first) while the floor was
+// `measured_bytes`: that is no longer charged. false: the floor is another one now, and stays.
+bool clear_context_floor(shm::State& state, int gpu, SlotRef slot, uint64_t measured_bytes);
 
 struct SlotUse {
   uint64_t held_bytes;

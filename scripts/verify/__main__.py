@@ -2,6 +2,7 @@
 """`scripts/verify.sh SUITE`: runs a suite's claims and prints how each came out."""
 
 import argparse
+import functools
 import importlib
 import inspect
 import json
@@ -11,6 +12,9 @@ import sys
 from . import table
 from .lab import Lab, LabError
 from .table import Row
+
+# The simulated GPU that a suite is measured on, if it doesn't say otherwise.
+MODELS = {"h100": "simulated H100"}
 
 
 def suites():
@@ -43,7 +47,8 @@ def measure(claim, new_lab, settings):
 
 def main():
     chosen = options()
-    claims = importlib.import_module(f".suite_{chosen.suite}", __package__).CLAIMS
+    suite = importlib.import_module(f".suite_{chosen.suite}", __package__)
+    claims = suite.CLAIMS
     if chosen.only:
         claims = [claim for claim in claims if chosen.only in claim.__name__]
     if chosen.list:
@@ -56,13 +61,20 @@ def main():
 
     simulate = True if chosen.simulated else None
     with Lab(simulate=simulate) as lab:
-        gpu = "simulated H100" if lab.simulated else lab.gpu_name
+        simulated, gpu = lab.simulated, lab.gpu_name
+    models = getattr(suite, "MODELS", MODELS) if simulated else {None: gpu}
+    if simulated:
+        gpu = ", ".join(models.values())
+    on_any = getattr(suite, "ON_ANY_GPU", ())
     rows = []
-    for claim in claims:
-        print(f"verify: {claim.__name__}", file=sys.stderr, flush=True)
-        for row in measure(claim, lambda **more: Lab(simulate=simulate, **more), chosen):
-            print(f"  {row.verdict:12}  {row.what}: {row.measured}", file=sys.stderr, flush=True)
-            rows.append(row)
+    for i, (model, name) in enumerate(models.items()):
+        for claim in (claim for claim in claims if i == 0 or claim not in on_any):
+            print(f"verify: {claim.__name__} ({name})", file=sys.stderr, flush=True)
+            for row in measure(claim, functools.partial(Lab, simulate=simulate, gpu=model), chosen):
+                if len(models) > 1 and claim not in on_any:
+                    row.what = f"{name}: {row.what}"
+                print(f"  {row.verdict:12}  {row.what}: {row.measured}", file=sys.stderr, flush=True)
+                rows.append(row)
     held = all(row.holds is True for row in rows)
     if chosen.json:
         result = {"suite": chosen.suite, "gpu": gpu, "held": held, "rows": [row.as_json() for row in rows]}

@@ -51,6 +51,7 @@ class Slice:
     compute: int | None = None
     compute_limit: int | None = None
     name: str | None = None
+    priority: bool = False
 
     def options(self):
         pairs = (
@@ -59,7 +60,8 @@ class Slice:
             ("--compute-limit", self.compute_limit),
             ("--name", self.name),
         )
-        return [text for option, value in pairs if value is not None for text in (option, str(value))]
+        given = [text for option, value in pairs if value is not None for text in (option, str(value))]
+        return given + (["--priority"] if self.priority else [])
 
 
 @dataclasses.dataclass
@@ -223,6 +225,7 @@ class Lab:
         if simulate is False and self.real_name is None:
             raise LabError("there is no GPU here")
         self.simulated = self.real_name is None
+        self.model = gpu if self.simulated else None
         self._node_options = ["--gpu", gpu, *node_options]
         self._tenants = []
         parent = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
@@ -280,6 +283,10 @@ class Lab:
 
     def hold(self, terms):
         return HeldSlice(self, terms)
+
+    def like_this(self):
+        """Another lab on a GPU of the same kind: on the simulator one that nobody else uses."""
+        return Lab(self.build, simulate=self.simulated, gpu=self.model)
 
     # ---- What the GPU says
 

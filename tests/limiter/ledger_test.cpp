@@ -112,8 +112,32 @@ TEST_F(Ledger, measured_overhead_takes_the_place_of_the_floor) {
   ASSERT_EQ(limiter::reserve_context(*limits_, *state_, 0, slot), Reservation::kGranted);
   limits_->overhead_bytes[0][slot.slot] = 4 * kMiB;
   EXPECT_EQ(usage().overhead_bytes, 10 * kMiB);
-  limiter::clear_context_floor(*state_, 0, slot);
+  EXPECT_TRUE(limiter::clear_context_floor(*state_, 0, slot, 10 * kMiB));
   EXPECT_EQ(usage().overhead_bytes, 4 * kMiB);
+}
+
+TEST_F(Ledger, what_the_driver_is_expected_to_take_is_charged_on_top_until_it_is_measured) {
+  const SlotRef slot = join();
+  ASSERT_EQ(limiter::reserve_context(*limits_, *state_, 0, slot), Reservation::kGranted);
+  EXPECT_EQ(limiter::reserve_overhead(*limits_, *state_, 0, slot, 91 * kMiB), Reservation::kRefused);
+  ASSERT_EQ(limiter::reserve_overhead(*limits_, *state_, 0, slot, 20 * kMiB), Reservation::kGranted);
+  EXPECT_EQ(usage().used_bytes(), 30 * kMiB);
+  limits_->overhead_bytes[0][slot.slot] = 12 * kMiB;
+  EXPECT_TRUE(limiter::clear_context_floor(*state_, 0, slot, 30 * kMiB));
+  EXPECT_EQ(usage().used_bytes(), 12 * kMiB);
+  // On top of what is measured, and off again before the next measurement.
+  ASSERT_EQ(limiter::reserve_overhead(*limits_, *state_, 0, slot, 5 * kMiB), Reservation::kGranted);
+  EXPECT_EQ(usage().used_bytes(), 17 * kMiB);
+  limiter::give_overhead(*state_, 0, slot, 5 * kMiB);
+  EXPECT_EQ(usage().used_bytes(), 12 * kMiB);
+}
+
+TEST_F(Ledger, a_floor_that_was_raised_while_it_was_measured_stays) {
+  const SlotRef slot = join();
+  ASSERT_EQ(limiter::reserve_context(*limits_, *state_, 0, slot), Reservation::kGranted);
+  ASSERT_EQ(limiter::reserve_overhead(*limits_, *state_, 0, slot, 20 * kMiB), Reservation::kGranted);
+  EXPECT_FALSE(limiter::clear_context_floor(*state_, 0, slot, 10 * kMiB));
+  EXPECT_EQ(usage().used_bytes(), 30 * kMiB);
 }
 
 TEST_F(Ledger, orphaned_bytes_are_not_granted_again) {
