@@ -21,9 +21,11 @@ class WorkSum {
   struct Counted {
     uint32_t owner = 0;
     uint64_t occupied_ns = 0;
+    uint64_t active_ns = 0;
   };
   std::vector<Counted> counted_;
   uint64_t occupied_ns_ = 0;
+  uint64_t active_ns_ = 0;
   uint64_t last_ns_ = 0;
 };
 

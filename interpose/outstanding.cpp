@@ -44,17 +44,18 @@ void count(SliceGate& gate, uint32_t kernels, uint64_t estimate_ns, uint64_t now
   refresh_oldest(gate);
   if (gate.outstanding) return;
   gate.outstanding = true;
-  gate.active_at_ns = now_ns;
+  gate.work().active_at_ns.store(now_ns, std::memory_order_relaxed);
   gate.work().outstanding.store(1, std::memory_order_release);
 }
 
-// Brings Work.active_ns up to the present.
+// Brings Work.active_ns up to the present. A reader between the two stores sees less than there was.
 void account_active(SliceGate& gate, uint64_t now_ns) {
-  if (!gate.outstanding || now_ns <= gate.active_at_ns) return;
-  std::atomic<uint64_t>& active_ns = gate.work().active_ns;
-  active_ns.store(active_ns.load(std::memory_order_relaxed) + now_ns - gate.active_at_ns,
-                  std::memory_order_relaxed);
-  gate.active_at_ns = now_ns;
+  shm::Work& work = gate.work();
+  uint64_t since_ns = work.active_at_ns.load(std::memory_order_relaxed);
+  if (!gate.outstanding || now_ns <= since_ns) return;
+  work.active_at_ns.store(now_ns, std::memory_order_relaxed);
+  work.active_ns.store(work.active_ns.load(std::memory_order_relaxed) + now_ns - since_ns,
+                       std::memory_order_release);
 }
 
 void discount(SliceGate& gate, uint32_t kernels, uint64_t estimate_ns) {

@@ -80,10 +80,9 @@ struct SliceGate {
   limiter::Readmission readmission;
   Batch batches[kMaxBatches];  // a ring, in the order recorded
   uint32_t first_batch, batch_count;
-  bool outstanding;      // as told in Work
-  bool dirty;            // some stream is
-  uint64_t active_at_ns;  // while outstanding: up to when Work.active_ns counts
-  bool closed;           // told: no more launches in closed_turn
+  bool outstanding;  // as told in Work
+  bool dirty;        // some stream is
+  bool closed;       // told: no more launches in closed_turn
   uint32_t closed_turn;
   bool silent;  // no broker answered while `grant` was silent_grant
   uint32_t silent_grant;

@@ -2,7 +2,9 @@
 #include "limiter/arbiter.h"
 
 #include <algorithm>
-#include <bit>
+
+#include "limiter/arbiter_slice.h"
+#include "limiter/gpu_mask.h"
 
 namespace limiter {
 
@@ -11,50 +13,10 @@ namespace {
 constexpr uint64_t kNever = UINT64_MAX;
 constexpr uint64_t kLongestDrainNs = 3'600'000'000'000;
 
-template <typename Action>
-void for_each_gpu(uint64_t mask, Action action) {
-  for (; mask != 0; mask &= mask - 1) action(std::countr_zero(mask));
-}
-
 }  // namespace
 
-struct Arbiter::Slice {
-  enum class Turn : uint8_t {
-    kNone,
-    kStanding,  // until further notice: nobody else wants the GPU
-    kRunning,   // with a deadline
-    kOverdue,   // did not drain in time; others go on, it is still charged
-  };
-
-  ArbiterTerms terms;
-  Observation seen;
-  Account account;
-  double virtual_ns = 0;  // charged / share
-  Turn turn = Turn::kNone;
-  uint64_t start_ns = 0;  // of the turn; charged from here
-  uint64_t deadline_ns = kNever;
-  uint64_t overdue_ns = 0;  // since when kOverdue
-  int64_t late_ns = 0;      // by how much it drains later than it says, on average; negative: earlier
-  uint64_t waiting_since_ns = 0;
-  double budget_ns = 0;  // of the cap
-  uint64_t budget_at_ns = 0;
-  uint64_t occupied_charged_ns = 0;  // of seen.occupied_ns, what has been charged
-  Command told{0, Mode::kParked, kNever, false};
-  bool was_told = false;
-
-  bool capped() const { return terms.compute_limit_percent < 100; }
-  double share() const { return std::max<uint32_t>(terms.compute_percent, 1) / 100.0; }
-  bool holds() const { return turn == Turn::kStanding || turn == Turn::kRunning; }
-  bool active() const {
-    return turn == Turn::kRunning || turn == Turn::kOverdue || seen.waiting || seen.outstanding;
-  }
-  bool overlaps(const Slice& other) const { return (terms.gpu_mask & other.terms.gpu_mask) != 0; }
-  // Since when the holder has had nothing on the GPU.
-  uint64_t idle_since_ns() const { return std::max(seen.drained_ns, start_ns); }
-};
-
-Arbiter::Arbiter() = default;
-Arbiter::Arbiter(const Settings& settings) : settings_(settings) {}
+Arbiter::Arbiter() : Arbiter(Settings()) {}
+Arbiter::Arbiter(const Settings& settings) : settings_(settings), contest_({settings.quantum_ns}) {}
 Arbiter::~Arbiter() = default;
 
 void Arbiter::set(SliceKey key, const ArbiterTerms& terms, uint64_t now_ns) {
@@ -63,7 +25,7 @@ void Arbiter::set(SliceKey key, const ArbiterTerms& terms, uint64_t now_ns) {
   slice.terms = terms;
   slice.terms.compute_percent = std::clamp<uint32_t>(terms.compute_percent, 1, 100);
   slice.terms.compute_limit_percent = std::clamp<uint32_t>(terms.compute_limit_percent, 1, 100);
-  if (added) slice.budget_at_ns = now_ns;
+  if (added) slice.filled_at_ns = now_ns;
 }
 
 void Arbiter::remove(SliceKey key) { slices_.erase(key); }
@@ -78,10 +40,16 @@ void Arbiter::observe(SliceKey key, const Observation& observation, uint64_t now
   if (at == slices_.end()) return;
   Slice& slice = at->second;
   const bool was_active = slice.active();
-  if (slice.seen.waiting && !slice.holds()) {
-    slice.account.waited_ns += now_ns - std::min(now_ns, slice.waiting_since_ns);
+  const uint64_t elapsed_ns = now_ns - std::min(now_ns, slice.seen_at_ns);
+  uint64_t wanted_ns = observation.active_ns - std::min(observation.active_ns, slice.seen.active_ns);
+  if (slice.seen.waiting && slice.turn == Slice::Turn::kNone) {
+    slice.account.waited_ns += elapsed_ns;
+    wanted_ns = elapsed_ns;
   }
-  slice.waiting_since_ns = now_ns;
+  wanted_ns = std::min(wanted_ns, elapsed_ns);
+  slice.account.wanted_ns += wanted_ns;
+  slice.window.wanted_ns += wanted_ns;
+  slice.seen_at_ns = now_ns;
   slice.seen = observation;
   // Times from outside are not believed beyond the present.
   slice.seen.drained_ns = std::min(slice.seen.drained_ns, now_ns);
@@ -108,6 +76,7 @@ void Arbiter::reach(const Slice& slice) {
 uint64_t Arbiter::held_until(const Slice& slice, uint64_t end_ns) {
   if (end_ns <= slice.start_ns) return 0;
   uint64_t held_ns = end_ns - slice.start_ns;
+  if (slice.turn == Slice::Turn::kBeside) return held_ns / 2;
   // The time that it shared with the turn after it.
   if (slice.turn == Slice::Turn::kOverdue && end_ns > slice.overdue_ns)
     held_ns -= (end_ns - slice.overdue_ns) / 2;
@@ -115,32 +84,44 @@ uint64_t Arbiter::held_until(const Slice& slice, uint64_t end_ns) {
 }
 
 double Arbiter::virtual_at(const Slice& slice, uint64_t now_ns) {
-  const bool charged_by_time = slice.turn == Slice::Turn::kRunning || slice.turn == Slice::Turn::kOverdue;
-  if (!charged_by_time) return slice.virtual_ns;
+  if (!slice.timed()) return slice.virtual_ns;
   return slice.virtual_ns + static_cast<double>(held_until(slice, now_ns)) / slice.share();
 }
 
-void Arbiter::fill_bucket(Slice& slice, uint64_t now_ns) {
-  if (now_ns <= slice.budget_at_ns) return;
-  const double rate = slice.terms.compute_limit_percent / 100.0;
-  slice.budget_ns += static_cast<double>(now_ns - slice.budget_at_ns) * rate;
-  // A turn under way has not been paid yet; until it is, the bucket may hold more.
-  if (slice.turn == Slice::Turn::kNone) {
-    slice.budget_ns = std::min(slice.budget_ns, static_cast<double>(settings_.quantum_ns));
-  }
-  slice.budget_at_ns = now_ns;
+void Arbiter::fill_buckets(Slice& slice, uint64_t now_ns) {
+  if (now_ns <= slice.filled_at_ns) return;
+  const auto elapsed = static_cast<double>(now_ns - slice.filled_at_ns);
+  const auto quantum = static_cast<double>(settings_.quantum_ns);
+  slice.filled_at_ns = now_ns;
+  slice.credit_ns = std::min(slice.credit_ns + elapsed * slice.share(), 2 * quantum);
+
+  slice.budget_ns += elapsed * slice.terms.compute_limit_percent / 100.0;
+  // A turn under way has not been paid yet; until it is, the bucket may hold more. Nor is what it could not
+  // use for want of a turn lost at once.
+  if (slice.turn == Slice::Turn::kNone)
+    slice.budget_ns = std::min(slice.budget_ns, (slice.seen.waiting ? 4 : 1) * quantum);
 }
 
 bool Arbiter::capped_out(const Slice& slice) const {
   return slice.capped() && slice.budget_ns < static_cast<double>(settings_.quantum_ns);
 }
 
-// Another slice waits for a GPU of this one, or has been given it ahead.
+bool Arbiter::in_turns(const Slice& slice) const { return contest_.in_turns(slice.group_mask); }
+
+// One that uses its turns to the end wants throughput.
+bool Arbiter::has_credit(const Slice& slice) {
+  return slice.terms.latency && !slice.filled && slice.credit_ns > 0;
+}
+
+// In turns: another slice waits for a GPU of this one, or has been given it ahead.
 bool Arbiter::others_want(const Slice& slice) const {
+  if (!in_turns(slice)) return false;
   return std::any_of(slices_.begin(), slices_.end(), [&](const auto& entry) {
     const Slice& other = entry.second;
     if (&other == &slice || !other.overlaps(slice)) return false;
-    return other.holds() || (other.seen.waiting && !capped_out(other));
+    if (other.holds()) return true;
+    return other.seen.waiting && other.turn != Slice::Turn::kBeside && !capped_out(other) &&
+           !has_credit(other);
   });
 }
 
@@ -163,9 +144,12 @@ void Arbiter::charge(Slice& slice, uint64_t held_ns, uint64_t turn_ns) {
   const bool known = occupied_ns > 0 && occupied_ns <= turn_ns + settings_.quantum_ns / 4;
   slice.account.held_ns += known ? occupied_ns : held_ns;
   if (slice.capped()) slice.budget_ns -= static_cast<double>(known ? occupied_ns : turn_ns);
+  slice.credit_ns =
+      std::max(slice.credit_ns - static_cast<double>(held_ns), -static_cast<double>(settings_.quantum_ns));
+  slice.window.occupied_ns += known ? occupied_ns : held_ns;
 }
 
-// Without a contest: what has finished since the last time.
+// What has finished since the last time.
 void Arbiter::charge_occupied(Slice& slice) {
   const uint64_t occupied_ns = slice.seen.occupied_ns - slice.occupied_charged_ns;
   charge(slice, occupied_ns, occupied_ns);
@@ -184,6 +168,15 @@ uint64_t Arbiter::share_overlap(const Slice& slice, uint64_t end_ns) {
   return end_ns;
 }
 
+// A turn beside others took half of theirs.
+void Arbiter::share_with_holders(const Slice& slice, uint64_t end_ns) {
+  for (auto& [key, holder] : slices_) {
+    if (holder.turn != Slice::Turn::kRunning || !holder.overlaps(slice)) continue;
+    const uint64_t from_ns = std::max(slice.start_ns, holder.start_ns);
+    if (end_ns > from_ns) holder.start_ns += (end_ns - from_ns) / 2;
+  }
+}
+
 // Estimates are off in one direction for a while (context switches, kernels measured with their launch); a
 // successor that is woken by them would come too late, or run into the end of this turn.
 void Arbiter::learn_lateness(Slice& slice, uint64_t drained_ns) {
@@ -198,7 +191,8 @@ void Arbiter::end_turn(Slice& slice, uint64_t end_ns) {
   } else if (slice.turn != Slice::Turn::kNone) {
     if (slice.turn == Slice::Turn::kRunning && slice.seen.closing && !slice.seen.outstanding)
       learn_lateness(slice, end_ns);
-    const uint64_t turn_ns = held_until(slice, end_ns);
+    if (slice.turn == Slice::Turn::kBeside) share_with_holders(slice, end_ns);
+    const uint64_t turn_ns = end_ns - std::min(slice.start_ns, end_ns);
     charge(slice, held_until(slice, share_overlap(slice, end_ns)), turn_ns);
     if (end_ns > slice.deadline_ns + settings_.quantum_ns / 4) slice.account.overruns++;
   }
@@ -206,17 +200,27 @@ void Arbiter::end_turn(Slice& slice, uint64_t end_ns) {
   slice.deadline_ns = kNever;
 }
 
-void Arbiter::grant(Slice& slice, uint64_t start_ns, bool contest) {
+void Arbiter::stand(Slice& slice, uint64_t now_ns) {
   slice.account.turns++;
+  slice.turn = Slice::Turn::kStanding;
+  slice.start_ns = now_ns;
+  slice.deadline_ns = kNever;
+}
+
+void Arbiter::grant(Slice& slice, uint64_t start_ns) {
+  slice.account.turns++;
+  slice.turn = Slice::Turn::kRunning;
   slice.start_ns = start_ns;
-  if (contest || slice.capped()) {
-    slice.turn = Slice::Turn::kRunning;
-    slice.deadline_ns = start_ns + settings_.quantum_ns;
-  } else {
-    slice.turn = Slice::Turn::kStanding;
-    slice.deadline_ns = kNever;
-  }
+  slice.deadline_ns = start_ns + settings_.quantum_ns;
   reach(slice);
+}
+
+// Twice a quantum: at half the speed.
+void Arbiter::grant_beside(Slice& slice, uint64_t now_ns) {
+  slice.account.turns++;
+  slice.turn = Slice::Turn::kBeside;
+  slice.start_ns = now_ns;
+  slice.deadline_ns = now_ns + 2 * settings_.quantum_ns;
 }
 
 void Arbiter::wake_at(uint64_t time_ns) { next_wake_ns_ = std::min(next_wake_ns_, time_ns); }
@@ -228,8 +232,13 @@ void Arbiter::advance_holder(Slice& slice, uint64_t now_ns) {
     if (!slice.seen.outstanding) end_turn(slice, slice.seen.drained_ns);
     return;
   }
+  if (slice.turn == Turn::kBeside) {
+    advance_beside(slice, now_ns);
+    return;
+  }
   const bool wanted = others_want(slice);
   if (slice.turn == Turn::kStanding) {
+    if (!in_turns(slice)) return;  // charged at the window's end, with the others'
     charge_occupied(slice);
     reach(slice);
     if (!wanted) return;
@@ -250,8 +259,9 @@ void Arbiter::advance_holder(Slice& slice, uint64_t now_ns) {
   const bool over = slice.seen.closing || now_ns >= slice.deadline_ns;
   if (over && !slice.seen.outstanding) {
     end_turn(slice, used_until_ns);
+    slice.filled = true;
     // Nobody else wants it any more: go on without a deadline.
-    if (!wanted && !slice.capped() && slice.seen.waiting) grant(slice, now_ns, false);
+    if (!wanted && !slice.capped() && slice.seen.waiting) stand(slice, now_ns);
     return;
   }
   if (!slice.seen.outstanding) {
@@ -259,6 +269,7 @@ void Arbiter::advance_holder(Slice& slice, uint64_t now_ns) {
     const uint64_t give_way_ns = slice.idle_since_ns() + settings_.idle_grace_ns;
     if (now_ns >= give_way_ns && !slice.seen.waiting && wanted) {
       end_turn(slice, used_until_ns);
+      slice.filled = false;
       return;
     }
     wake_at(wanted && give_way_ns > now_ns ? std::min(give_way_ns, slice.deadline_ns) : slice.deadline_ns);
@@ -278,11 +289,28 @@ void Arbiter::advance_holder(Slice& slice, uint64_t now_ns) {
   }
   if (now_ns >= overdue_at_ns) {
     slice.turn = Turn::kOverdue;
+    slice.filled = true;
     slice.overdue_ns = now_ns;
     slice.account.overlaps++;
     return;
   }
   wake_at(overdue_at_ns);
+}
+
+// A turn beside others holds up nobody: it ends when the slice is idle, or drained after its deadline.
+void Arbiter::advance_beside(Slice& slice, uint64_t now_ns) {
+  const bool over = slice.seen.closing || now_ns >= slice.deadline_ns;
+  if (slice.seen.outstanding) {
+    slice.filled = over;
+    return;
+  }
+  const uint64_t give_way_ns = slice.idle_since_ns() + settings_.idle_grace_ns;
+  if (over || now_ns >= give_way_ns) {
+    end_turn(slice, slice.seen.drained_ns > slice.start_ns ? slice.seen.drained_ns : now_ns);
+    slice.filled = over;
+    return;
+  }
+  wake_at(give_way_ns);
 }
 
 // Gives turns to slices that wait, in order of virtual time, on GPUs that are free or about to be.
@@ -291,7 +319,7 @@ void Arbiter::grant_turns(uint64_t now_ns) {
   // Several slices may be about to drain; the turn that follows starts when the last of those in its way has.
   std::vector<Draining> draining;
   for (auto& [key, slice] : slices_) {
-    if (!slice.holds()) continue;
+    if (!slice.holds() || !in_turns(slice)) continue;
     const bool expects_end =
         slice.turn == Slice::Turn::kRunning && slice.seen.closing && slice.seen.outstanding;
     if (!expects_end) {
@@ -317,11 +345,20 @@ void Arbiter::grant_turns(uint64_t now_ns) {
       wake_at(now_ns + 1 + static_cast<uint64_t>(missing * 100.0 / slice.terms.compute_limit_percent));
       continue;
     }
-    waiting.push_back(&slice);
+    if (!in_turns(slice)) {
+      if (slice.capped()) {
+        grant(slice, now_ns);
+      } else {
+        stand(slice, now_ns);
+      }
+    } else if (has_credit(slice)) {
+      grant_beside(slice, now_ns);
+    } else {
+      waiting.push_back(&slice);
+    }
   }
-  std::stable_sort(waiting.begin(), waiting.end(), [now_ns](const Slice* left, const Slice* right) {
-    if (left->terms.latency != right->terms.latency) return left->terms.latency;
-    return virtual_at(*left, now_ns) < virtual_at(*right, now_ns);
+  std::stable_sort(waiting.begin(), waiting.end(), [](const Slice* left, const Slice* right) {
+    return left->virtual_ns < right->virtual_ns;
   });
 
   for (Slice* slice : waiting) {
@@ -337,7 +374,11 @@ void Arbiter::grant_turns(uint64_t now_ns) {
       start_ns = std::max(start_ns, holder.expected_ns);
     }
     if (ahead && renew_instead(*slice, draining, start_ns, now_ns)) continue;
-    grant(*slice, start_ns, ahead || others_want(*slice));
+    if (ahead || slice->capped() || others_want(*slice)) {
+      grant(*slice, start_ns);
+    } else {
+      stand(*slice, start_ns);
+    }
   }
 }
 
@@ -348,10 +389,10 @@ bool Arbiter::renew_instead(const Slice& next, const std::vector<Draining>& drai
   for (const Draining& holder : draining) {
     Slice& slice = *holder.slice;
     if (!slice.overlaps(next) || !slice.seen.waiting || capped_out(slice)) continue;
-    if (next.terms.latency && !slice.terms.latency) continue;
     if (virtual_at(slice, start_ns) >= next.virtual_ns) continue;
     end_turn(slice, now_ns);
-    grant(slice, now_ns, true);
+    slice.filled = true;
+    grant(slice, now_ns);
     return true;
   }
   return false;
@@ -359,9 +400,9 @@ bool Arbiter::renew_instead(const Slice& next, const std::vector<Draining>& drai
 
 void Arbiter::step(uint64_t now_ns, std::vector<Command>* commands) {
   next_wake_ns_ = kNever;
-  for (auto& [key, slice] : slices_) {
-    if (slice.capped()) fill_bucket(slice, now_ns);
-  }
+  for (auto& [key, slice] : slices_) fill_buckets(slice, now_ns);
+  form_groups();
+  advance_contests(now_ns);
   for (auto& [key, slice] : slices_) {
     if (slice.turn != Slice::Turn::kNone) advance_holder(slice, now_ns);
   }
@@ -369,15 +410,15 @@ void Arbiter::step(uint64_t now_ns, std::vector<Command>* commands) {
 
   contested_ = false;
   for (auto& [key, slice] : slices_) {
-    if (slice.seen.waiting || slice.turn == Slice::Turn::kRunning) contested_ = true;
+    if (slice.seen.waiting || (slice.timed() && slice.turn != Slice::Turn::kOverdue)) contested_ = true;
     Command command{key, Mode::kParked, kNever, false};
     if (!slice.capped() && slice.seen.contexts > 0 && alone(slice)) {
       if (slice.turn != Slice::Turn::kNone) end_turn(slice, now_ns);
       command.mode = Mode::kOpen;
-    } else if (slice.holds()) {
+    } else if (slice.holds() || slice.turn == Slice::Turn::kBeside) {
       command.mode = Mode::kTurn;
       command.deadline_ns = slice.deadline_ns;
-      command.others_wait = slice.turn == Slice::Turn::kRunning;
+      command.others_wait = slice.turn != Slice::Turn::kStanding;
     } else {
       command.others_wait = true;
     }

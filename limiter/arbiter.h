@@ -6,9 +6,13 @@
 // A pure function of what it is told: no clock, no thread, no memory map; the broker drives it, tests drive
 // it with a fake clock. Not thread-safe: one caller at a time.
 //
-// Without MPS the GPU never runs two processes' kernels at once, so a turn loses nothing. In a contest:
+// Without MPS the GPU never runs two processes' kernels at once. While nobody is hurt by it the driver
+// interleaves them: slices hold turns until further notice, several at a time, and are charged the GPU time
+// of their finished work (where they overlap, no more together than there was). That is also how a slice
+// runs that nobody else competes with. limiter/contest.h says when this is not enough. Then turns are
+// exclusive, and lose nothing:
 //
-//  * Its holder launches freely within a bounded amount of outstanding work until its deadline; charged is
+//  * A holder launches freely within a bounded amount of outstanding work until its deadline; charged is
 //    the time from its start until the GPU is drained of the slice's work. A kernel that runs past the
 //    deadline is charged too, and so paid back in later turns.
 //  * Virtual time = charged / share; of the slices that wait, the one furthest behind is next. A slice that
@@ -18,13 +22,16 @@
 //    time shared.
 //  * The next holder is woken lead_ns before the present one is expected to drain, so that its first
 //    launches queue behind the last kernel.
+//  * A slice of the latency class has credit while it used less than its share: its turn starts at once,
+//    beside that of the holder. Without credit it waits as the others do. Credit fills at the rate of the
+//    share, up to two quanta.
 //
-// Without a contest a slice has a turn until further notice and is charged the GPU time of its finished work.
 // Only a slice that shares its GPUs with no other, and has no cap, has an open gate, where nothing is
 // counted: a process may queue a thousand kernels through one, and a slice that came to the GPU then would
 // have to sit them out.
 //
-// A cap is a bucket that fills at the cap's rate, starts empty and holds one quantum.
+// A cap is a bucket that fills at the cap's rate, starts empty and holds one quantum, or four while the slice
+// waits for others to end their turns.
 //
 // A slice may use several GPUs; it then takes its turn on all of them together (ranks that wait for each
 // other run in the same turn). Slices without a GPU in common hold turns at the same time. A slice that waits
@@ -36,6 +43,8 @@
 #include <map>
 #include <vector>
 
+#include "limiter/contest.h"
+
 namespace limiter {
 
 using SliceKey = uint64_t;
@@ -44,7 +53,7 @@ struct ArbiterTerms {
   uint64_t gpu_mask = 0;               // bit i: GPU i of the node
   uint32_t compute_percent = 0;        // guaranteed, 1 .. 100
   uint32_t compute_limit_percent = 0;  // cap, 1 .. 100
-  bool latency = false;                // goes first while it has credit
+  bool latency = false;                // latency class: does not wait while it has credit
 };
 
 // What the slice's processes say, summed by the caller and already clamped.
@@ -56,6 +65,7 @@ struct Observation {
   uint64_t drain_expected_ns = 0;
   uint64_t drained_ns = 0;   // when outstanding last became false
   uint64_t occupied_ns = 0;  // GPU time of finished work, ever growing
+  uint64_t active_ns = 0;    // time with work outstanding, ever growing
 };
 
 enum class Mode : uint8_t { kParked, kOpen, kTurn };
@@ -69,6 +79,7 @@ struct Command {
 
 struct Account {
   uint64_t held_ns = 0;    // GPU time received: of its work where that is known, else of its turns
+  uint64_t wanted_ns = 0;  // with a launch waiting or work outstanding
   uint64_t waited_ns = 0;  // with a launch waiting and no turn
   uint64_t turns = 0;
   uint64_t overruns = 0;  // drained more than a quarter of a quantum after the deadline
@@ -117,6 +128,8 @@ class Arbiter {
     uint64_t expected_ns;
   };
 
+  bool in_turns(const Slice& slice) const;
+  static bool has_credit(const Slice& slice);
   bool others_want(const Slice& slice) const;
   bool alone(const Slice& slice) const;
   bool capped_out(const Slice& slice) const;
@@ -124,21 +137,33 @@ class Arbiter {
   static double virtual_at(const Slice& slice, uint64_t now_ns);
   void lift(Slice& slice);
   void reach(const Slice& slice);
-  void fill_bucket(Slice& slice, uint64_t now_ns);
+  void fill_buckets(Slice& slice, uint64_t now_ns);
   void charge(Slice& slice, uint64_t held_ns, uint64_t turn_ns);
   void charge_occupied(Slice& slice);
+  void form_groups();
+  void advance_contests(uint64_t now_ns);
+  void settle_window(const std::vector<Slice*>& group, uint64_t window_ns, uint64_t now_ns);
+  void begin_turns(std::vector<Slice*> group, uint64_t now_ns);
+  void end_turns(const std::vector<Slice*>& group, uint64_t now_ns);
   uint64_t share_overlap(const Slice& slice, uint64_t end_ns);
+  void share_with_holders(const Slice& slice, uint64_t end_ns);
   void learn_lateness(Slice& slice, uint64_t drained_ns);
   void end_turn(Slice& slice, uint64_t end_ns);
   void advance_holder(Slice& slice, uint64_t now_ns);
-  void grant(Slice& slice, uint64_t start_ns, bool contest);
+  void advance_beside(Slice& slice, uint64_t now_ns);
+  void stand(Slice& slice, uint64_t now_ns);
+  void grant(Slice& slice, uint64_t start_ns);
+  void grant_beside(Slice& slice, uint64_t now_ns);
   void grant_turns(uint64_t now_ns);
   bool renew_instead(const Slice& next, const std::vector<Draining>& draining, uint64_t start_ns,
                      uint64_t now_ns);
   void wake_at(uint64_t time_ns);
 
   Settings settings_;
+  Contest contest_;
+  uint64_t window_start_ns_ = 0;
   std::map<SliceKey, Slice> slices_;
+  std::vector<uint64_t> groups_;            // masks that have no GPU in common
   std::array<double, 64> reached_ns_ = {};  // per GPU: the virtual time of what it serves
   uint64_t next_wake_ns_ = UINT64_MAX;
   bool contested_ = false;

@@ -194,7 +194,7 @@ struct Pace {
   uint64_t reserved[7];
 };
 
-// A launch of the last refusals, for `cuslicectl explain`. Written by the refused process; `sequence` last.
+// One of the last refusals, for `cuslicectl explain`. Written by the refused process; `sequence` last.
 struct Refusal {
   Shared<uint64_t> sequence;  // 0: never used; the entry is number sequence % kMaxRefusals
   uint64_t time_ns;           // CLOCK_REALTIME
@@ -204,7 +204,10 @@ struct Refusal {
   uint32_t gpu;       // index into GpuLimits
   uint32_t pid;       // as the process sees itself
   char function[48];  // the driver's name
-  uint8_t reserved[32];
+  // All 0: not known.
+  uint64_t overhead_bytes;     // the driver's own part of used_bytes
+  uint64_t peer_pooled_bytes;  // what other processes' pools may hold unused
+  char name[16];               // comm of the process
 };
 
 // A process of the slice. `owner` is the only word that decides who may use the slot:
@@ -250,8 +253,10 @@ struct Work {
   Shared<uint64_t> drain_expected_ns;  // closing: when it expects that
   Shared<uint64_t> occupied_ns;        // GPU time of its finished work so far, from events
   Shared<uint64_t> launches;           // launches that took the slow path so far
-  Shared<uint64_t> active_ns;          // time with work outstanding so far, up to some recent moment
-  uint32_t reserved[2];
+  // Time with work outstanding: so much until active_at_ns; while there is some, the time since is more of
+  // it.
+  Shared<uint64_t> active_ns;
+  Shared<uint64_t> active_at_ns;
 };
 
 // A process' line on one GPU. The first four are generation << 48 | bytes; `calls` and `pooled` carry the

@@ -164,6 +164,7 @@ class Tenant {
     const uint32_t turn = gate().turn.load();
     Turn log = {now_ns(), 0, 0};
     last_end_ns_ = 0;
+    work().active_at_ns.store(log.granted_ns);
     work().outstanding.store(1);
     for (;;) {
       const uint64_t now = now_ns();
@@ -189,6 +190,7 @@ class Tenant {
     log.drained_ns = now_ns();
     work().occupied_ns.store(busy_ns_);
     work().drained_ns.store(log.drained_ns);
+    work().active_ns.fetch_add(log.drained_ns - log.granted_ns);
     work().outstanding.store(0);
     ring();
     if (log.first_ns != 0) turns_.push_back(log);

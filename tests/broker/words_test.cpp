@@ -106,9 +106,27 @@ TEST_F(WorkSumTest, what_a_process_got_stays_counted_when_its_slot_is_taken_agai
   EXPECT_EQ(read(3'000'000'000).occupied_ns, 130u);
 }
 
+TEST_F(WorkSumTest, active_time_goes_on_while_work_is_outstanding) {
+  live(0).active_ns = 0;
+  read(1'000);
+  state_->work[0].outstanding = 1;
+  state_->work[0].active_at_ns = 1'200;
+  EXPECT_EQ(read(2'000).active_ns, 800u);
+  EXPECT_EQ(read(3'000).active_ns, 1'800u);
+  state_->work[0].active_ns = 2'100;
+  state_->work[0].outstanding = 0;
+  EXPECT_EQ(read(4'000).active_ns, 2'100u);
+  EXPECT_EQ(read(5'000).active_ns, 2'100u);
+  // Two at once are no more than the time that passed.
+  state_->work[0].active_ns = 3'000;
+  live(1).active_ns = 900;
+  EXPECT_EQ(read(6'000).active_ns, 3'100u);
+}
+
 TEST_F(WorkSumTest, numbers_out_of_this_world_are_clamped) {
   read(1'000'000'000);
   live(0).occupied_ns = ~0ull;
+  state_->work[0].active_ns = ~0ull;
   state_->work[0].drained_ns = ~0ull;
   state_->work[0].contexts = ~0u;
   state_->work[0].closing_turn = 5;
@@ -116,6 +134,7 @@ TEST_F(WorkSumTest, numbers_out_of_this_world_are_clamped) {
   state_->work[0].drain_expected_ns = ~0ull;
   const limiter::Observation seen = read(2'000'000'000);
   EXPECT_LE(seen.occupied_ns, 1'250'000'000u);
+  EXPECT_LE(seen.active_ns, 1'000'000'000u);
   EXPECT_EQ(seen.drained_ns, 2'000'000'000u);
   EXPECT_LE(seen.contexts, 1024u);
   EXPECT_LE(seen.drain_expected_ns, 12'000'000'000u);

@@ -13,8 +13,10 @@
 #include <functional>
 #include <memory>
 #include <queue>
+#include <random>
 #include <vector>
 
+#include "limiter/admission.h"
 #include "limiter/arbiter.h"
 
 namespace model {
@@ -61,13 +63,16 @@ class Gpu {
   Gpu(Clock& clock, uint64_t slice_ns, uint64_t switch_ns)
       : clock_(clock), slice_ns_(slice_ns), switch_ns_(switch_ns) {}
 
-  int add_context(std::function<void(uint64_t kernel_ns)> done) {
+  // `done` is told of each kernel's length, and of when it first ran.
+  using Done = std::function<void(uint64_t kernel_ns, uint64_t begun_ns)>;
+
+  int add_context(Done done) {
     contexts_.push_back({{}, std::move(done), 0});
     return static_cast<int>(contexts_.size()) - 1;
   }
 
   void launch(int context, uint64_t kernel_ns) {
-    contexts_[context].queue.push_back({kernel_ns, kernel_ns});
+    contexts_[context].queue.push_back({kernel_ns, kernel_ns, kNever});
     reschedule();
   }
 
@@ -75,11 +80,11 @@ class Gpu {
 
  private:
   struct Kernel {
-    uint64_t length_ns, left_ns;
+    uint64_t length_ns, left_ns, begun_ns;
   };
   struct Context {
     std::deque<Kernel> queue;
-    std::function<void(uint64_t)> done;
+    Done done;
     uint64_t busy_ns;
   };
   enum class Doing { kNothing, kSwitching, kRunning };
@@ -126,15 +131,17 @@ class Gpu {
     current_ = next;
     doing_ = Doing::kRunning;
     run_start_ns_ = clock_.now_ns();
-    const uint64_t done_ns = run_start_ns_ + contexts_[current_].queue.front().left_ns;
+    Kernel& kernel = contexts_[current_].queue.front();
+    kernel.begun_ns = std::min(kernel.begun_ns, run_start_ns_);
+    const uint64_t done_ns = run_start_ns_ + kernel.left_ns;
     clock_.at(std::min(done_ns, slice_start_ns_ + slice_ns_), [this, version] {
       if (version != version_) return;
       pause();
       Context& context = contexts_[current_];
       if (context.queue.front().left_ns == 0) {
-        const uint64_t length_ns = context.queue.front().length_ns;
+        const Kernel kernel = context.queue.front();
         context.queue.pop_front();
-        context.done(length_ns);
+        context.done(kernel.length_ns, kernel.begun_ns);
       }
       reschedule();
     });
@@ -153,6 +160,10 @@ struct Load {
   bool synchronous = false;             // waits for each kernel, then for gap_ns, before the next launch
   uint64_t gap_ns = 0;
   double estimate_factor = 1;  // how wrong the slice's estimates are
+  // > 0: asks for so many kernels at a time, at intervals that vary by a tenth around period_ns; a request is
+  // taken up when the one before it is done.
+  int burst = 0;
+  uint64_t period_ns = 0;
 };
 
 inline Load saturating(uint64_t kernel_ns) {
@@ -160,6 +171,13 @@ inline Load saturating(uint64_t kernel_ns) {
 }
 inline Load launch_sync(uint64_t kernel_ns, uint64_t gap_ns) {
   return {[kernel_ns] { return kernel_ns; }, true, gap_ns};
+}
+
+inline Load requests(int burst, uint64_t kernel_ns, uint64_t period_ns) {
+  Load load = saturating(kernel_ns);
+  load.burst = burst;
+  load.period_ns = period_ns;
+  return load;
 }
 
 class Node;
@@ -175,15 +193,23 @@ class Tenant {
   limiter::Observation observation() const;
   uint64_t busy_ns() const { return gpus_[0]->busy_ns(contexts_[0]); }
   uint64_t launches() const { return launches_; }
+  // From a request to the end of its last kernel.
+  const std::vector<uint64_t>& latencies_ns() const { return latencies_ns_; }
 
  private:
   friend class Node;
-  uint64_t estimated_ns() const {
-    return static_cast<uint64_t>(load_.estimate_factor * static_cast<double>(outstanding_ns_));
+  uint64_t estimate_ns(uint64_t kernel_ns) const {
+    return static_cast<uint64_t>(load_.estimate_factor * static_cast<double>(kernel_ns));
+  }
+  limiter::Backlog backlog() const {
+    const uint64_t oldest_ns = outstanding_.empty() ? 0 : outstanding_.front();
+    return {estimate_ns(outstanding_ns_), static_cast<uint32_t>(outstanding_.size()), estimate_ns(oldest_ns),
+            progress_ns_};
   }
   void pump();
   void launch();
-  void on_done(uint64_t kernel_ns);
+  void on_done(uint64_t kernel_ns, uint64_t begun_ns);
+  void request();
   void wait(bool closing);
 
   Node& node_;
@@ -198,6 +224,10 @@ class Tenant {
   uint64_t outstanding_ns_ = 0, next_kernel_ns_ = 0;
   size_t parts_done_ = 0;
   uint64_t drained_ns_ = 0, drain_expected_ns_ = 0, occupied_ns_ = 0, launches_ = 0;
+  uint64_t active_ns_ = 0, active_since_ns_ = 0, last_end_ns_ = 0, progress_ns_ = 0;
+  int unlaunched_ = 0;  // of the request under way
+  uint64_t requested_ns_ = kNever;
+  std::vector<uint64_t> latencies_ns_;
 };
 
 class Node {
@@ -206,6 +236,7 @@ class Node {
     uint64_t slice_ns = 2 * kMillisecond, switch_ns = 100 * kMicrosecond;
     uint64_t wake_ns = 50 * kMicrosecond, launch_ns = 4 * kMicrosecond, run_ahead_ns = 2 * kMillisecond;
     int gpus = 1;
+    bool sliced = true;  // false: no gates, as without cuslice
     limiter::Arbiter::Settings arbiter;
   };
 
@@ -216,9 +247,10 @@ class Node {
     }
   }
 
-  Tenant& add(uint32_t percent, Load load, uint32_t cap_percent = 100, uint64_t gpu_mask = 1) {
+  Tenant& add(uint32_t percent, Load load, uint32_t cap_percent = 100, uint64_t gpu_mask = 1,
+              bool latency = false) {
     const limiter::SliceKey key = tenants_.size() + 1;
-    arbiter.set(key, {gpu_mask, percent, cap_percent, false}, clock.now_ns());
+    arbiter.set(key, {gpu_mask, percent, cap_percent, latency}, clock.now_ns());
     std::vector<Gpu*> used;
     for (size_t i = 0; i < gpus_.size(); i++) {
       if (gpu_mask >> i & 1) used.push_back(gpus_[i].get());
@@ -229,6 +261,7 @@ class Node {
 
   // The broker's reaction to a ring, and to its timer.
   void ring() {
+    if (!settings.sliced) return;
     for (int pass = 0; pass < 2; pass++) {
       for (auto& tenant : tenants_) arbiter.observe(tenant->key_, tenant->observation(), clock.now_ns());
       commands_.clear();
@@ -245,9 +278,22 @@ class Node {
     });
   }
 
+  // GPU time of all tenants.
+  uint64_t busy_ns() const {
+    uint64_t sum_ns = 0;
+    for (const auto& tenant : tenants_) sum_ns += tenant->busy_ns();
+    return sum_ns;
+  }
+  uint64_t turns() const {
+    uint64_t sum = 0;
+    for (const auto& tenant : tenants_) sum += arbiter.account(tenant->key_).turns;
+    return sum;
+  }
+
   Settings settings;
   Clock clock;
   limiter::Arbiter arbiter;
+  std::mt19937 random{20261130};
 
  private:
   std::vector<std::unique_ptr<Gpu>> gpus_;
@@ -260,19 +306,33 @@ inline Tenant::Tenant(Node& node, limiter::SliceKey key, std::vector<Gpu*> gpus,
     : node_(node), key_(key), gpus_(std::move(gpus)), load_(std::move(load)) {
   // A kernel of a slice with several GPUs runs on all of them (an all-reduce): done when the last part is.
   for (Gpu* gpu : gpus_) {
-    contexts_.push_back(gpu->add_context([this](uint64_t kernel_ns) {
+    contexts_.push_back(gpu->add_context([this](uint64_t kernel_ns, uint64_t begun_ns) {
       if (++parts_done_ < gpus_.size()) return;
       parts_done_ = 0;
-      on_done(kernel_ns);
+      on_done(kernel_ns, begun_ns);
     }));
   }
+  if (!node.settings.sliced) told_.mode = limiter::Mode::kOpen;
 }
 
 inline void Tenant::start() {
   running_ = true;
   next_kernel_ns_ = load_.kernel_ns();
   node_.ring();
+  if (load_.burst > 0) request();
   pump();
+}
+
+inline void Tenant::request() {
+  if (!running_) return;
+  if (requested_ns_ == kNever) {
+    requested_ns_ = node_.clock.now_ns();
+    unlaunched_ = load_.burst;
+    pump();
+  }
+  const uint64_t tenth = load_.period_ns / 10;
+  node_.clock.at(node_.clock.now_ns() + load_.period_ns - tenth + node_.random() % (2 * tenth),
+                 [this] { request(); });
 }
 
 inline limiter::Observation Tenant::observation() const {
@@ -284,6 +344,7 @@ inline limiter::Observation Tenant::observation() const {
   seen.drain_expected_ns = drain_expected_ns_;
   seen.drained_ns = drained_ns_;
   seen.occupied_ns = occupied_ns_;
+  seen.active_ns = active_ns_ + (outstanding_.empty() ? 0 : node_.clock.now_ns() - active_since_ns_);
   return seen;
 }
 
@@ -300,25 +361,24 @@ inline void Tenant::apply(const limiter::Command& command) {
 
 inline void Tenant::wait(bool closing) {
   closing_ = closing;
-  drain_expected_ns_ = node_.clock.now_ns() + estimated_ns();
+  drain_expected_ns_ = node_.clock.now_ns() + limiter::remaining_ns(backlog(), node_.clock.now_ns());
   waiting_ = true;
   node_.ring();
 }
 
 inline void Tenant::pump() {
   if (!running_ || frozen_ || waiting_ || launching_ || syncing_) return;
+  if (load_.burst > 0 && unlaunched_ == 0) return;
   if (told_.mode == limiter::Mode::kParked) {
     wait(false);
     return;
   }
   if (told_.mode == limiter::Mode::kTurn) {
-    const uint64_t now_ns = node_.clock.now_ns();
-    if (told_.deadline_ns != kNever && now_ns + estimated_ns() >= told_.deadline_ns) {
-      wait(true);
-      return;
-    }
-    const bool fits = estimated_ns() + next_kernel_ns_ <= node_.settings.run_ahead_ns;
-    if (!fits && outstanding_.size() >= 2) return;
+    const limiter::GateView view = {shm::kTurn, 0, told_.deadline_ns, node_.settings.run_ahead_ns};
+    const limiter::Admission admission =
+        limiter::admit(view, backlog(), estimate_ns(next_kernel_ns_), false, node_.clock.now_ns());
+    if (admission == limiter::Admission::kClosing) wait(true);
+    if (admission != limiter::Admission::kAdmit) return;
   } else if (outstanding_.size() >= 64) {
     return;
   }
@@ -329,6 +389,8 @@ inline void Tenant::pump() {
 inline void Tenant::launch() {
   launching_ = false;
   if (frozen_) return;
+  if (outstanding_.empty()) active_since_ns_ = progress_ns_ = node_.clock.now_ns();
+  if (load_.burst > 0) unlaunched_--;
   outstanding_.push_back(next_kernel_ns_);
   outstanding_ns_ += next_kernel_ns_;
   launches_++;
@@ -339,11 +401,18 @@ inline void Tenant::launch() {
   pump();
 }
 
-inline void Tenant::on_done(uint64_t kernel_ns) {
+inline void Tenant::on_done(uint64_t kernel_ns, uint64_t begun_ns) {
   outstanding_.pop_front();
   outstanding_ns_ -= kernel_ns;
   if (frozen_) return;
-  occupied_ns_ += kernel_ns;
+  // As events tell: from the end of the kernel before it, with what other contexts ran meanwhile.
+  const uint64_t now_ns = node_.clock.now_ns();
+  occupied_ns_ += now_ns - std::max(last_end_ns_, begun_ns);
+  last_end_ns_ = progress_ns_ = now_ns;
+  if (load_.burst > 0 && unlaunched_ == 0 && outstanding_.empty()) {
+    latencies_ns_.push_back(now_ns - requested_ns_);
+    requested_ns_ = kNever;
+  }
   if (syncing_) {
     node_.clock.at(node_.clock.now_ns() + load_.gap_ns, [this] {
       syncing_ = false;
@@ -352,6 +421,7 @@ inline void Tenant::on_done(uint64_t kernel_ns) {
   }
   if (outstanding_.empty()) {
     drained_ns_ = node_.clock.now_ns();
+    active_ns_ += drained_ns_ - active_since_ns_;
     if (told_.others_wait || waiting_) node_.ring();
   }
   pump();
