@@ -195,6 +195,10 @@ class Tenant:
             os.killpg(self.pid, signal.SIGKILL)
             self._process.wait()
 
+    def forget_output(self):
+        for file in self._files:
+            file.close()
+
 
 class HeldSlice:
     """A slice that stays, whatever processes come and go in it."""
@@ -207,8 +211,8 @@ class HeldSlice:
         self.environment = json.loads(self._holder.output())
         self.directory = pathlib.Path(self.environment["CUSLICE_SLICE"])
 
-    def start(self, command, environment=None):
-        return self._lab.start_with(command, {**self.environment, **(environment or {})})
+    def start(self, command, environment=None, stdin=subprocess.DEVNULL):
+        return self._lab.start_with(command, {**self.environment, **(environment or {})}, stdin)
 
     def __enter__(self):
         return self
@@ -270,9 +274,9 @@ class Lab:
         inner = self.in_slice(command, terms) if terms else list(command)
         return self._add(Tenant(self.on_node(inner), {**self.environment, **(environment or {})}, self.directory, stdin))
 
-    def start_with(self, command, environment):
+    def start_with(self, command, environment, stdin=subprocess.DEVNULL):
         """Starts a program in exactly this environment, which is of this node already."""
-        return self._add(Tenant(command, environment, self.directory))
+        return self._add(Tenant(command, environment, self.directory, stdin))
 
     def run(self, command, terms=None, environment=None, timeout=120):
         return self.start(command, terms, environment).wait(timeout)
@@ -336,6 +340,7 @@ class Lab:
     def close(self):
         for tenant in self._tenants:
             tenant.kill()
+            tenant.forget_output()
         # The broker that served the last slice ends by itself; its directory must not go before it does.
         end = time.monotonic() + 10
         while time.monotonic() < end and (self.run_directory / "broker.sock").exists():

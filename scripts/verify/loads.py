@@ -8,8 +8,8 @@ from .contest import SETTLE_SECONDS, contest, wait_until_busy, window
 from .lab import LabError, Slice
 from .timelines import Timeline
 
-# What the broker gives a tenant at a time (its --quantum-us), and what the driver by itself does: on the simulator these
-# are its defaults, on a real GPU what is commonly seen.
+# What the broker gives a tenant at a time (its --quantum-us), and what the driver by itself does: on the simulator
+# these are its defaults, on a real GPU what is commonly seen.
 QUANTUM_NS = 5_000_000
 DRIVER_SLICE_NS = 2_000_000
 SWITCH_NS = 100_000
@@ -48,12 +48,8 @@ def requests_beside_batch(lab, kernel_us, seconds, in_slices=True):
     batch = lab.start(lab.sample("busy", "--kernel-us", kernel_us, "--seconds", run_for + 1), terms[1])
     if lab.simulated:
         wait_until_busy(lab, [batch])
-    requests = lab.start(
-        lab.sample(
-            "request_loop", "--seconds", run_for - 1, "--work-us", REQUEST_NS / 1e3, "--period-ms", REQUEST_PERIOD_NS / 1e6
-        ),
-        terms[0],
-    )
+    request = ("--work-us", REQUEST_NS / 1e3, "--period-ms", REQUEST_PERIOD_NS / 1e6)
+    requests = lab.start(lab.sample("request_loop", "--seconds", run_for - 1, *request), terms[0])
     received = None
     if lab.simulated:
         wait_until_busy(lab, [requests])

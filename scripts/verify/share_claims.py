@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Claims about shares of GPU time: who gets how much, how soon, and that a cap and a neighbour cost no more than said."""
+"""Claims about shares of GPU time: who gets how much, how soon, and that a cap and a neighbour cost what is said."""
 
 import functools
 import statistics
