@@ -94,19 +94,26 @@ struct Sums {
   bool lower_slot_wants;
 };
 
-// One pass over the lines; all loads are sequentially consistent, want before held in each.
+// One pass over the lines; all loads are sequentially consistent, want before held and the floor before the
+// overhead in each. Requests and floors are rare, and one test passes over both.
 Sums scan(const shm::Limits& limits, const shm::State& state, int gpu, uint32_t self) {
   Sums sums = {};
   sums.confirmed = limits.gpus[gpu].orphaned_bytes.load() & shm::kLedgerBytesMask;
   const uint32_t slots = slots_in_use(state);
+  const shm::SlotLedger* const lines = state.ledger[gpu];
+  const Shared<uint64_t>* const overheads = limits.overhead_bytes[gpu];
   uint64_t wanted = 0;
   for (uint32_t slot = 0; slot < slots; slot++) {
-    const shm::SlotLedger& line = state.ledger[gpu][slot];
-    const uint64_t want = bytes_of(line.want.load());
-    const uint64_t held = bytes_of(line.held.load());
-    wanted += want;
-    sums.confirmed += held + driver_charge(limits, state, gpu, slot);
-    if (want != 0 && slot < self) sums.lower_slot_wants = true;
+    const uint64_t want = lines[slot].want.load();
+    const uint64_t held = bytes_of(lines[slot].held.load());
+    const uint64_t floor = lines[slot].context_floor.load();
+    uint64_t drivers_own = bytes_of(overheads[slot].load());
+    if (bytes_of(want | floor) != 0) [[unlikely]] {
+      wanted += bytes_of(want);
+      if (bytes_of(want) != 0 && slot < self) sums.lower_slot_wants = true;
+      if (bytes_of(floor) > drivers_own) drivers_own = bytes_of(floor);
+    }
+    sums.confirmed += held + drivers_own;
   }
   sums.everything = sums.confirmed + wanted;
   return sums;
