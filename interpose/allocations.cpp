@@ -75,7 +75,7 @@ SliceGpu gpu_in_record(uint64_t record) { return unpack(record).gpu; }
 void give_record_back(const InFlight& call, uint64_t record) {
   const Allocation allocation = unpack(record);
   if (allocation.managed) add_managed(call, -static_cast<int64_t>(allocation.bytes));
-  give_back(call, allocation.bytes);
+  give_back_with_waste(call, allocation.bytes);
 }
 
 void context_is_gone(const InFlight& call, CUcontext context) {

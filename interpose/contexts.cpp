@@ -222,7 +222,8 @@ CUresult cuGreenCtxCreate(CUgreenCtx* phCtx, CUdevResourceDesc desc, CUdevice de
     InFlight in_flight(gpu);
     if (const CUresult refused = take_unknown("cuGreenCtxCreate", in_flight); refused != CUDA_SUCCESS)
       return refused;
-    result = ask_driver("cuGreenCtxCreate", in_flight, 0, call);
+    result = ask_driver("cuGreenCtxCreate", in_flight, kGranule, call);
+    if (result != CUDA_SUCCESS) give_unknown(in_flight);
   }
   if (result != CUDA_SUCCESS) return result;
   green_contexts.insert(reinterpret_cast<uint64_t>(*phCtx), static_cast<uint64_t>(dev));
@@ -241,7 +242,7 @@ CUresult cuGreenCtxDestroy(CUgreenCtx hCtx) noexcept {
     return result;
   }
   if (const SliceGpu gpu = gpu_of_device(static_cast<CUdevice>(device))) {
-    give_overhead(InFlight(gpu), 0);  // how much, the broker measures
+    give_unknown(InFlight(gpu));
     ask_to_measure(gpu);
   }
   return result;

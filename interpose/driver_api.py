@@ -32,7 +32,8 @@ class Charge(Entry):
 
 class Measure(Entry):
     """Makes the driver take or give back memory that nobody asked it for: charged before it is asked
-    where that can be told, else refused once the slice is over its quota; then the broker measures."""
+    with what can be told, at least a granule; CUDA_ERROR_OUT_OF_MEMORY past the quota; the broker
+    measures it right after."""
 
 
 class Release(Entry):
@@ -153,7 +154,7 @@ cuModuleGetLoadingMode = Pass()
 cuModuleGetFunction = Pass()
 cuModuleGetFunctionCount = Pass()
 cuModuleEnumerateFunctions = Pass()
-cuModuleGetGlobal = Pass()
+cuModuleGetGlobal = Measure("with lazy loading a variable takes its memory when it is first asked for")
 cuLinkCreate = Pass()
 cuLinkAddData = Pass()
 cuLinkAddFile = Pass()
@@ -174,7 +175,7 @@ cuLibraryEnumerateKernels = Pass()
 cuLibraryGetModule = Pass()
 cuKernelGetFunction = Pass()
 cuKernelGetLibrary = Pass()
-cuLibraryGetGlobal = Pass()
+cuLibraryGetGlobal = Measure("as cuModuleGetGlobal")
 cuLibraryGetManaged = Pass()
 cuLibraryGetUnifiedFunction = Pass()
 cuKernelGetAttribute = Pass()

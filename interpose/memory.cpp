@@ -18,14 +18,15 @@ CUresult charged(const char* function, uint64_t bytes, bool managed, Call call, 
   if (standing == Standing::kUnlimited || bytes == 0) return call();
   bytes = granules(bytes);
   InFlight in_flight(gpu);
-  if (const CUresult refused = take(function, in_flight, bytes); refused != CUDA_SUCCESS) return refused;
+  if (const CUresult refused = take_with_waste(function, in_flight, bytes); refused != CUDA_SUCCESS)
+    return refused;
   CUresult result = ask_driver(function, in_flight, bytes, call);
   if (result == CUDA_SUCCESS && !remember(key(), {gpu, bytes, managed})) {
     undo();
     result = CUDA_ERROR_OUT_OF_MEMORY;
   }
   if (result != CUDA_SUCCESS) {
-    give_back(in_flight, bytes);
+    give_back_with_waste(in_flight, bytes);
   } else if (managed) {
     add_managed(in_flight, static_cast<int64_t>(bytes));
   }

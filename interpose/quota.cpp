@@ -23,6 +23,12 @@ constexpr uint64_t kMeasureNapNs = 1'000'000;
 constinit std::atomic<uint64_t> waited_until_ns{0};
 constexpr uint64_t kWaitAgainNs = 10'000'000'000;
 
+// Calls whose taking only the driver knows are made on trust, a few of them, while the slice has this much
+// left.
+constexpr uint64_t kPlentyBytes = uint64_t{256} << 20;
+constexpr uint32_t kTrustedCalls = 4;
+constinit std::atomic<uint32_t> unmeasured_calls{0};
+
 bool any_floor(const SliceGpu& gpu) {
   const shm::State& state = *gpu.slice->state;
   uint32_t slots = state.header.slots_high.load(std::memory_order_relaxed);
@@ -162,11 +168,24 @@ CUresult take_overhead(const char* function, InFlight& call, uint64_t bytes) {
 
 CUresult take_unknown(const char* function, InFlight& call) {
   const SliceGpu& gpu = call.gpu();
-  return take_by(function, call, 0, [&] {
-    const limiter::Usage usage = limiter::usage(*gpu.slice->limits, *gpu.slice->state, gpu.index);
-    return usage.used_bytes() <= usage.quota_bytes ? limiter::Reservation::kGranted
-                                                   : limiter::Reservation::kRefused;
-  });
+  const auto free_bytes = [&] {
+    return limiter::usage(*gpu.slice->limits, *gpu.slice->state, gpu.index).free_bytes();
+  };
+  if (!has_broker(gpu)) {
+    return take_by(function, call, kGranule, [&] {
+      return free_bytes() >= kGranule ? limiter::Reservation::kGranted : limiter::Reservation::kRefused;
+    });
+  }
+  if (!own_floor(gpu)) unmeasured_calls.store(0, std::memory_order_relaxed);
+  const bool is_trusted = unmeasured_calls.load(std::memory_order_relaxed) < kTrustedCalls;
+  if ((!is_trusted || free_bytes() < kPlentyBytes) && wait_for_measurement(call, own_floor))
+    unmeasured_calls.store(0, std::memory_order_relaxed);
+  unmeasured_calls.fetch_add(1, std::memory_order_relaxed);
+  return take_overhead(function, call, kGranule);
+}
+
+void give_unknown(const InFlight& call) {
+  if (has_broker(call.gpu())) give_overhead(call, kGranule);
 }
 
 bool try_take(const InFlight& call, uint64_t bytes) {
@@ -182,6 +201,21 @@ bool try_take_or_trim(const InFlight& call, uint64_t bytes) {
 void give_back(const InFlight& call, uint64_t bytes) {
   const SliceGpu& gpu = call.gpu();
   limiter::release(*gpu.slice->state, gpu.index, gpu.slice->slot, bytes);
+}
+
+CUresult take_with_waste(const char* function, InFlight& call, uint64_t bytes) {
+  const uint64_t waste = waste_of(bytes);
+  if (waste == 0) [[likely]]
+    return take(function, call, bytes);
+  if (const CUresult refused = take_overhead(function, call, waste); refused != CUDA_SUCCESS) return refused;
+  const CUresult result = take(function, call, bytes);
+  if (result != CUDA_SUCCESS) give_overhead(call, waste);
+  return result;
+}
+
+void give_back_with_waste(const InFlight& call, uint64_t bytes) {
+  give_back(call, bytes);
+  if (const uint64_t waste = waste_of(bytes); waste != 0) give_overhead(call, waste);
 }
 
 void give_context(const InFlight& call) {

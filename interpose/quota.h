@@ -20,6 +20,14 @@ constexpr uint64_t granules(uint64_t bytes) {
   return (bytes + granule - 1) & ~(granule - 1);
 }
 
+// Its share of what a granule cannot hold for small ones of this size: three of 600 KiB leave 248 KiB.
+// Preconditions: `bytes` is a result of granules().
+constexpr uint64_t waste_of(uint64_t bytes) {
+  if (bytes > kSmallBytes) return 0;
+  const uint64_t per_granule = kGranule / bytes;
+  return (kGranule - per_granule * bytes) / per_granule;
+}
+
 // What a call of this thread may take.
 enum class Standing : uint8_t {
   kUnlimited,  // no slice; or none of this GPU, which a container lets in: to the driver as it came
@@ -79,9 +87,14 @@ CUresult take(const char* function, InFlight& call, uint64_t bytes);
 // charged until the broker has measured it.
 CUresult take_context(const char* function, InFlight& call);
 CUresult take_overhead(const char* function, InFlight& call, uint64_t bytes);
-// For a call that may make the driver take memory, how much only it knows: CUDA_ERROR_OUT_OF_MEMORY once the
-// slice is over its quota, by such calls. Nothing is charged; ask_to_measure() when it is done.
+// For a call that may make the driver take memory, how much only it knows: charged with a granule, as take(),
+// until the broker has measured it; ask_to_measure() when it is done. give_unknown() is for one that failed,
+// and for the call that ends it.
 CUresult take_unknown(const char* function, InFlight& call);
+void give_unknown(const InFlight& call);
+// An allocation of its own: what small ones waste is charged with them until it is measured.
+CUresult take_with_waste(const char* function, InFlight& call, uint64_t bytes);
+void give_back_with_waste(const InFlight& call, uint64_t bytes);
 // As take(), but neither waits nor reports: for whoever has another way, or is in the middle of something.
 bool try_take(const InFlight& call, uint64_t bytes);
 bool try_take_or_trim(const InFlight& call, uint64_t bytes);

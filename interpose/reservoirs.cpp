@@ -86,9 +86,9 @@ class Walk {
   int index_ = 0;
 };
 
-bool is_graph_memory(uint64_t key) { return (key & 1) != 0; }
+bool is_graph_memory(uint64_t key) { return (key & kGraphMemory) != 0; }
 CUmemoryPool pool_of(uint64_t key) { return reinterpret_cast<CUmemoryPool>(key); }
-CUdevice device_of_graph_memory(uint64_t key) { return static_cast<CUdevice>(key >> 1); }
+CUdevice device_of_graph_memory(uint64_t key) { return static_cast<CUdevice>(key & ~kGraphMemory); }
 
 bool graph_amount(CUdevice device, CUgraphMem_attribute which, uint64_t* bytes) {
   cuuint64_t answer = 0;

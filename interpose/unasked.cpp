@@ -40,9 +40,10 @@ CUresult measured(const char* function, Call call) {
   {
     InFlight in_flight(gpu);
     if (const CUresult refused = take_unknown(function, in_flight); refused != CUDA_SUCCESS) return refused;
-    result = ask_driver(function, in_flight, 0, call);
+    result = ask_driver(function, in_flight, kGranule, call);
+    if (result != CUDA_SUCCESS) give_unknown(in_flight);
   }
-  if (result == CUDA_SUCCESS) ask_to_measure(gpu);
+  ask_to_measure(gpu);
   return result;
 }
 
@@ -55,7 +56,7 @@ CUresult unmeasured(Call call) {
   {
     const InFlight in_flight(gpu);
     result = call();
-    if (result == CUDA_SUCCESS) give_overhead(in_flight, 0);
+    if (result == CUDA_SUCCESS) give_unknown(in_flight);
   }
   if (result == CUDA_SUCCESS) ask_to_measure(gpu);
   return result;
@@ -110,6 +111,15 @@ CUresult cuModuleLoadDataEx(CUmodule* module, const void* image, unsigned int nu
 CUresult cuModuleLoadFatBinary(CUmodule* module, const void* fatCubin) noexcept {
   return measured("cuModuleLoadFatBinary", [=] { return real<fn::cuModuleLoadFatBinary>(module, fatCubin); });
 }
+// With lazy loading a variable's memory is taken when it is first asked for.
+CUresult cuModuleGetGlobal(CUdeviceptr_v1* dptr, unsigned int* bytes, CUmodule hmod,
+                           const char* name) noexcept {
+  return measured("cuModuleGetGlobal", [=] { return real<fn::cuModuleGetGlobal>(dptr, bytes, hmod, name); });
+}
+CUresult cuModuleGetGlobal_v2(CUdeviceptr* dptr, size_t* bytes, CUmodule hmod, const char* name) noexcept {
+  return measured("cuModuleGetGlobal",
+                  [=] { return real<fn::cuModuleGetGlobal_v2>(dptr, bytes, hmod, name); });
+}
 CUresult cuModuleUnload(CUmodule hmod) noexcept {
   return unmeasured([=] { return real<fn::cuModuleUnload>(hmod); });
 }
@@ -131,6 +141,10 @@ CUresult cuLibraryLoadFromFile(CUlibrary* library, const char* fileName, CUjit_o
     return real<fn::cuLibraryLoadFromFile>(library, fileName, jitOptions, jitOptionsValues, numJitOptions,
                                            libraryOptions, libraryOptionValues, numLibraryOptions);
   });
+}
+CUresult cuLibraryGetGlobal(CUdeviceptr* dptr, size_t* bytes, CUlibrary library, const char* name) noexcept {
+  return measured("cuLibraryGetGlobal",
+                  [=] { return real<fn::cuLibraryGetGlobal>(dptr, bytes, library, name); });
 }
 CUresult cuLibraryUnload(CUlibrary library) noexcept {
   return unmeasured([=] { return real<fn::cuLibraryUnload>(library); });

@@ -2,7 +2,9 @@
 #include "sim/driver/context.h"
 
 #include <algorithm>
+#include <array>
 
+#include "sim/driver/arena.h"
 #include "sim/driver/capture.h"
 #include "sim/driver/graph_memory.h"
 #include "sim/driver/memory.h"
@@ -10,14 +12,30 @@
 #include "sim/driver/pools.h"
 #include "sim/driver/stream.h"
 
+namespace sim {
+namespace {
+
+using Limits = std::array<size_t, CU_LIMIT_MAX>;
+const Limits& first_limits() {
+  static constexpr Limits kFirst = [] {
+    Limits limits{};
+    limits[CU_LIMIT_STACK_SIZE] = 1024;
+    limits[CU_LIMIT_PRINTF_FIFO_SIZE] = 7 << 20;
+    limits[CU_LIMIT_MALLOC_HEAP_SIZE] = 8 << 20;
+    limits[CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH] = 2;
+    limits[CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT] = 2048;
+    limits[CU_LIMIT_MAX_L2_FETCH_GRANULARITY] = 64;
+    return limits;
+  }();
+  return kFirst;
+}
+
+}  // namespace
+}  // namespace sim
+
 CUctx_st::CUctx_st(CUdevice device, bool primary, uint64_t id)
     : device(device), primary(primary), id(id), owner(this), green(nullptr) {
-  limits[CU_LIMIT_STACK_SIZE] = 1024;
-  limits[CU_LIMIT_PRINTF_FIFO_SIZE] = 7 << 20;
-  limits[CU_LIMIT_MALLOC_HEAP_SIZE] = 8 << 20;
-  limits[CU_LIMIT_DEV_RUNTIME_SYNC_DEPTH] = 2;
-  limits[CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT] = 2048;
-  limits[CU_LIMIT_MAX_L2_FETCH_GRANULARITY] = 64;
+  std::copy(sim::first_limits().begin(), sim::first_limits().end(), limits);
   legacy = new CUstream_st(this, CU_STREAM_DEFAULT, 0, 0);
 }
 
@@ -122,6 +140,38 @@ void deactivate_greens_of(CUctx_st* owner) {
   }
 }
 
+// What a limit's buffer takes; a stack is one of every thread that can be resident.
+uint64_t buffer_bytes(const CUctx_st* context, CUlimit limit, uint64_t value) {
+  const GpuModel& model = device_model(context->device);
+  if (limit == CU_LIMIT_STACK_SIZE) return round_up(value * model.sm_count * model.threads_per_sm, kGranule);
+  const bool has_buffer = limit == CU_LIMIT_PRINTF_FIFO_SIZE || limit == CU_LIMIT_MALLOC_HEAP_SIZE;
+  return has_buffer ? round_up(value, kGranule) : 0;
+}
+
+// Buffers of the first size are part of what every context takes; one that was raised is never made smaller
+// than that.
+CUresult set_limit(CUctx_st* context, CUlimit limit, size_t value) {
+  std::lock_guard lock(context->limits_mutex);
+  const auto beyond_first = [&](size_t size) {
+    const uint64_t first = buffer_bytes(context, limit, first_limits()[limit]);
+    return std::max(buffer_bytes(context, limit, size), first) - first;
+  };
+  const uint64_t before = beyond_first(context->limits[limit]);
+  const uint64_t after = beyond_first(value);
+  if (after > before && !take_device_memory(context->device, after - before)) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (after < before) give_device_memory(context->device, before - after);
+  context->limits_bytes += after - before;
+  context->limits[limit] = value;
+  return CUDA_SUCCESS;
+}
+
+void reset_limits(CUctx_st* context) {
+  std::lock_guard lock(context->limits_mutex);
+  give_device_memory(context->device, context->limits_bytes);
+  context->limits_bytes = 0;
+  std::copy(first_limits().begin(), first_limits().end(), context->limits);
+}
+
 // Ends everything that a context owns. The object stays. Precondition: lifecycle mutex held.
 void deactivate(CUctx_st* context) {
   if (!context->active.exchange(false)) return;
@@ -131,6 +181,7 @@ void deactivate(CUctx_st* context) {
   destroy_streams(context);
   forget_module_memory(context);
   release_memory_of(context);
+  reset_limits(context);
   Node::get().destroy_context(context->node_context);
   context->node_context = kNoContext;
   if (active_contexts(context->device).empty()) {
@@ -407,8 +458,7 @@ SIM_API(cuCtxSetLimit)(CUlimit limit, size_t value) {
   CUctx_st* context;
   if (CUresult error = sim::current_context(&context)) return error;
   if (limit < 0 || limit >= CU_LIMIT_MAX) return CUDA_ERROR_UNSUPPORTED_LIMIT;
-  context->limits[limit] = value;
-  return CUDA_SUCCESS;
+  return sim::set_limit(context->owner, limit, value);
 }
 
 SIM_API(cuCtxGetCacheConfig)(CUfunc_cache* config) {

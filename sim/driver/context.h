@@ -59,6 +59,8 @@ struct CUctx_st {
   unsigned retained = 0;  // primary only; guarded by the lifecycle mutex
   std::atomic<sim::ContextId> node_context{sim::kNoContext};
   size_t limits[CU_LIMIT_MAX] = {};
+  std::mutex limits_mutex;    // guards the next
+  uint64_t limits_bytes = 0;  // taken from the device for limits that the program raised
   CUfunc_cache cache_config = CU_FUNC_CACHE_PREFER_NONE;
 
   std::mutex mutex;                   // guards the four below
