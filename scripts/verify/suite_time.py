@@ -22,5 +22,6 @@ CLAIMS = (
     wait_claims.latency_is_bounded,
     wait_claims.half_idle_tenants,
     wait_claims.hand_over,
+    wait_claims.nothing_deadlocks,
     *ON_ANY_GPU,
 )

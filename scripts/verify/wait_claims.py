@@ -4,12 +4,23 @@
 import statistics
 
 from . import loads
+from .contest import wait_until_busy
+from .lab import LabError, Slice
 from .table import Row, percent
 from .timelines import hand_over_gaps_ns, quantile
 
 HAND_OVER_NS = 50_000
 HAND_OVER_P99_NS = 150_000
 LATENCY_BOUND_NS = 2 * loads.REQUEST_NS + loads.DRIVER_SLICE_NS + 2 * loads.SWITCH_NS + HAND_OVER_P99_NS
+INTERLOCKS = {
+    "later_launch": "a kernel that waits for a later launch",
+    "persistent": "a kernel that stays",
+    "two_ranks": "two ranks that wait for each other",
+    "host_function": "a host function that lets another thread launch",
+}
+# Two slices, each with a turn and the time until a turn that does not end is overlapped.
+LONGEST_WAIT_NS = 2 * (loads.QUANTUM_NS + 250_000_000)
+ROUNDS = 100
 
 
 def latency_is_bounded(lab, settings):
@@ -59,3 +70,35 @@ def hand_over(lab, settings):
         f"median {median / 1e3:.0f}, p99 {p99 / 1e3:.0f} µs of {len(gaps)}",
         median <= HAND_OVER_NS,
     )
+
+
+def nothing_deadlocks(lab, _):
+    """Work that waits for work that is launched later gets through: beside a saturating neighbour, and under a cap."""
+    for beside, terms in (("a saturating slice", Slice("40%", compute=50)), ("", Slice("40%", 20, compute_limit=20))):
+        part = terms.compute / 100
+        for case, what in INTERLOCKS.items():
+            options = ("--case", case, "--rounds", ROUNDS)
+            neighbour = None
+            if beside:
+                neighbour = lab.start(lab.sample("busy", "--seconds", 120), Slice("40%", compute=50))
+                if lab.simulated:
+                    wait_until_busy(lab, [neighbour])
+            name = f"{what}, {'beside ' + beside if beside else 'under a cap of 20 %'}"
+            program = lab.start(lab.sample("interlock", *options), terms)
+            try:
+                seen = program.finish(60).json
+            except LabError as error:
+                yield Row(name, "it ends", str(error).splitlines()[0], False)
+                continue
+            finally:
+                if neighbour:
+                    neighbour.kill()
+            # What stays, stays for all rounds; its work is half of what is said for a round, for it is launched once.
+            work = seen["round_work_ns"] * (ROUNDS / 2 + 1 if case == "persistent" else 1)
+            bound = work / part + LONGEST_WAIT_NS
+            yield Row(
+                name,
+                f"longest round ≤ {bound * 1e-9:.2f} s: its work at its share, and the longest wait",
+                f"{seen['longest_round_ns'] * 1e-9:.3f} s",
+                seen["longest_round_ns"] <= bound,
+            )
