@@ -39,7 +39,7 @@ int run(const broker::RunDirectory& directory, const RunOptions& options);
 int list(const broker::RunDirectory& directory, bool json);
 int top(const broker::RunDirectory& directory, const TopOptions& options);
 int set(const broker::RunDirectory& directory, const std::string& slice, const SliceOptions& options);
-int explain(const broker::RunDirectory& directory, const std::string& slice);
+int explain(const broker::RunDirectory& directory, const std::string& slice, bool json);
 int doctor(const broker::RunDirectory& directory, const std::string& lib_dir, bool json);
 
 // What `doctor` runs in a slice: tries every way into the driver, takes memory to the refusal, launches work;

@@ -7,6 +7,7 @@
 
 #include "ctl/client.h"
 #include "ctl/commands.h"
+#include "ctl/slice_json.h"
 #include "ctl/snapshot.h"
 #include "ctl/table.h"
 
@@ -53,40 +54,18 @@ double received_of(const Listing& listing, const SliceView& slice) {
 }
 
 nlohmann::json to_json(const Listing& listing, const SliceView& slice) {
-  nlohmann::json json = {{"id", slice.id},
-                         {"directory", slice.directory},
-                         {"compute", slice.compute_percent},
-                         {"compute_limit", slice.compute_limit_percent},
-                         {"priority", slice.priority != 0},
-                         {"state", slice.condition},
-                         {"held_ns", slice.held_ns},
-                         {"waited_ns", slice.waited_ns},
-                         {"turns", slice.turns},
-                         {"overruns", slice.overruns},
-                         {"gpus", nlohmann::json::array()},
-                         {"processes", nlohmann::json::array()},
-                         {"counters", nlohmann::json::object()}};
+  nlohmann::json json = ctl::to_json(slice);
   const double received = received_of(listing, slice);
   json["received_percent"] = received < 0 ? nlohmann::json() : nlohmann::json(received);
-  for (const GpuView& gpu : slice.gpus) {
-    json["gpus"].push_back({{"uuid", gpu.uuid},
-                            {"quota_bytes", gpu.quota_bytes},
-                            {"used_bytes", gpu.used_bytes()},
-                            {"held_bytes", gpu.held_bytes},
-                            {"overhead_bytes", gpu.overhead_bytes},
-                            {"orphaned_bytes", gpu.orphaned_bytes},
-                            {"free_bytes", gpu.free_bytes()}});
-  }
-  for (const ProcessView& process : slice.processes) {
-    json["processes"].push_back({{"pid", process.host_pid},
-                                 {"own_pid", process.own_pid},
-                                 {"name", process.name},
-                                 {"charged_bytes", process.charged_bytes},
-                                 {"contexts", process.contexts},
-                                 {"waiting", process.waiting}});
-  }
-  for (const CounterView& counter : slice.counters) json["counters"][counter.name] = counter.value;
   return json;
+}
+
+// A word, and what an operator has to know of the GPU's memory.
+std::string state_of(const SliceView& slice, const GpuView& gpu, bool first) {
+  std::string state = first ? slice.condition : "";
+  if (gpu.over_bytes() == 0) return state;
+  if (first) state += ", ";
+  return state + "over quota by " + broker::format_bytes(gpu.over_bytes()) + ": no new memory";
 }
 
 void print_table(const Listing& listing) {
@@ -115,7 +94,7 @@ void print_table(const Listing& listing) {
                  broker::format_bytes(gpu.overhead_bytes + gpu.orphaned_bytes),
                  broker::format_bytes(gpu.free_bytes()), first ? share : "", first ? limit : "",
                  first ? format_percent(received) + (received < 0 ? "" : " %") : "",
-                 first ? std::to_string(slice.processes.size()) : "", first ? slice.condition : ""});
+                 first ? std::to_string(slice.processes.size()) : "", state_of(slice, gpu, first)});
       first = false;
     }
   }

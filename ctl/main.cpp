@@ -140,6 +140,8 @@ int run_command(int argc, char** argv) {
 
   CLI::App* const explain = app.add_subcommand("explain", "Who uses what in a slice, and what was refused");
   explain->add_option("slice", slice, "id of the slice")->required();
+  bool explain_json = false;
+  explain->add_flag("--json", explain_json, "for machines");
 
   bool doctor_json = false;
   std::string doctor_lib_dir;
@@ -167,7 +169,7 @@ int run_command(int argc, char** argv) {
   if (run->parsed()) return ctl::run(directory, run_options);
   if (list->parsed()) return ctl::list(directory, list_json);
   if (top->parsed()) return ctl::top(directory, top_options);
-  if (explain->parsed()) return ctl::explain(directory, slice);
+  if (explain->parsed()) return ctl::explain(directory, slice, explain_json);
   if (doctor->parsed()) return ctl::doctor(directory, doctor_lib_dir, doctor_json);
   const bool anything = set_options.memory || set_options.compute_percent ||
                         set_options.compute_limit_percent || set_options.priority;

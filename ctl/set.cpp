@@ -3,6 +3,7 @@
 
 #include "ctl/client.h"
 #include "ctl/commands.h"
+#include "ctl/snapshot.h"
 
 namespace ctl {
 
@@ -28,6 +29,13 @@ int set(const broker::RunDirectory& directory, const std::string& slice, const S
   }
   std::cout << " compute " << changed.compute() << " %, at most " << changed.compute_limit() << " %"
             << (changed.priority() ? ", priority" : "") << "\n";
+  SliceView now;
+  if (!read_slice(directory.slice(slice), &now).ok()) return 0;  // released meanwhile
+  for (const GpuView& gpu : now.gpus) {
+    if (gpu.over_bytes() == 0) continue;
+    std::cout << now.id << ": " << broker::format_bytes(gpu.used_bytes()) << " are in use on " << gpu.uuid
+              << ": no new memory until " << broker::format_bytes(gpu.over_bytes()) << " were given back\n";
+  }
   return 0;
 }
 

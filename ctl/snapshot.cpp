@@ -41,6 +41,17 @@ std::string condition_of(const shm::Limits& limits, bool waiting) {
   }
 }
 
+MemoryView read_memory(const shm::Limits& limits, const shm::State& state, int gpu, uint32_t slot) {
+  const limiter::SlotUse use = limiter::slot_use(state, gpu, slot);
+  const uint64_t charged = limiter::slot_charge(limits, state, gpu, slot);
+  const uint64_t overhead = charged - std::min(charged, use.held_bytes);
+  return {.charged_bytes = charged,
+          .held_bytes = charged - overhead,
+          .pooled_bytes = std::min(use.pooled_bytes, charged - overhead),
+          .overhead_bytes = overhead,
+          .estimated = use.floor_bytes != 0};
+}
+
 void read_processes(const shm::Limits& limits, const shm::State& state, SliceView* view) {
   const uint32_t slots = std::min<uint32_t>(state.header.slots_high.load(), shm::kMaxSlots);
   for (uint32_t slot = 0; slot < slots; ++slot) {
@@ -53,7 +64,7 @@ void read_processes(const shm::Limits& limits, const shm::State& state, SliceVie
     process.own_pid = static_cast<uint32_t>(state.slots[slot].process.load());
     process.name = text_of(state.slots[slot].name, sizeof state.slots[slot].name);
     for (size_t gpu = 0; gpu < view->gpus.size(); ++gpu) {
-      process.charged_bytes.push_back(limiter::slot_charge(limits, state, static_cast<int>(gpu), slot));
+      process.memory.push_back(read_memory(limits, state, static_cast<int>(gpu), slot));
     }
     process.contexts = state.work[slot].contexts.load();
     process.waiting = state.work[slot].waiting.load();
@@ -67,13 +78,20 @@ void read_refusals(const shm::State& state, SliceView* view) {
   for (const shm::Refusal& refusal : state.refusals) {
     const uint64_t sequence = refusal.sequence.load(std::memory_order_acquire);
     if (sequence == 0) continue;
-    found.emplace_back(sequence, RefusalView{.time_ns = refusal.time_ns,
-                                             .request_bytes = refusal.request_bytes,
-                                             .used_bytes = refusal.used_bytes,
-                                             .quota_bytes = refusal.quota_bytes,
-                                             .gpu = refusal.gpu,
-                                             .own_pid = refusal.pid,
-                                             .function = text_of(refusal.function, sizeof refusal.function)});
+    RefusalView copy = {.time_ns = refusal.time_ns,
+                        .request_bytes = refusal.request_bytes,
+                        .used_bytes = refusal.used_bytes,
+                        .quota_bytes = refusal.quota_bytes,
+                        .overhead_bytes = refusal.overhead_bytes,
+                        .peer_pooled_bytes = refusal.peer_pooled_bytes,
+                        .gpu = refusal.gpu,
+                        .own_pid = refusal.pid,
+                        .name = text_of(refusal.name, sizeof refusal.name),
+                        .function = text_of(refusal.function, sizeof refusal.function)};
+    // Written anew meanwhile: a mix of two.
+    std::atomic_thread_fence(std::memory_order_acquire);
+    if (refusal.sequence.load(std::memory_order_relaxed) != sequence) continue;
+    found.emplace_back(sequence, std::move(copy));
   }
   std::sort(found.begin(), found.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
   for (auto& [sequence, refusal] : found) view->refusals.push_back(std::move(refusal));

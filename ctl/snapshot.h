@@ -20,16 +20,26 @@ struct GpuView {
   uint64_t overhead_bytes = 0;
   uint64_t orphaned_bytes = 0;
   uint64_t used_bytes() const { return held_bytes + overhead_bytes + orphaned_bytes; }
-  uint64_t free_bytes() const {
-    return quota_bytes - (used_bytes() < quota_bytes ? used_bytes() : quota_bytes);
-  }
+  uint64_t free_bytes() const { return used_bytes() < quota_bytes ? quota_bytes - used_bytes() : 0; }
+  // Above 0 after a quota was lowered below what is used: nothing new is given out until it is 0 again.
+  uint64_t over_bytes() const { return used_bytes() > quota_bytes ? used_bytes() - quota_bytes : 0; }
+};
+
+// What a process has of a GPU.
+struct MemoryView {
+  uint64_t charged_bytes = 0;
+  uint64_t held_bytes = 0;  // asked for by the program
+  uint64_t pooled_bytes =
+      0;  // of that, in pools: what they do not use goes back when the program empties them
+  uint64_t overhead_bytes = 0;  // taken by the driver for it
+  bool estimated = false;       // that is a guess still
 };
 
 struct ProcessView {
   uint32_t host_pid = 0;  // 0: the broker does not know it
   uint32_t own_pid = 0;   // in its own pid namespace
   std::string name;
-  std::vector<uint64_t> charged_bytes;  // per GPU of the slice
+  std::vector<MemoryView> memory;  // per GPU of the slice
   uint32_t contexts = 0;
   uint32_t waiting = 0;
   bool outstanding = false;
@@ -38,8 +48,10 @@ struct ProcessView {
 struct RefusalView {
   uint64_t time_ns = 0;  // CLOCK_REALTIME
   uint64_t request_bytes = 0, used_bytes = 0, quota_bytes = 0;
+  uint64_t overhead_bytes = 0;     // the driver's part of used_bytes
+  uint64_t peer_pooled_bytes = 0;  // in other processes' pools
   uint32_t gpu = 0, own_pid = 0;
-  std::string function;
+  std::string name, function;
 };
 
 struct CounterView {

@@ -3,6 +3,8 @@
 // What a refused program is told, and what the slice keeps of it.
 #include <string.h>
 
+#include <utility>
+
 #include "interpose/quota.h"
 #include "interpose/text.h"
 
@@ -19,7 +21,33 @@ uint64_t realtime_ns() {
   return static_cast<uint64_t>(now.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(now.tv_nsec);
 }
 
-void log_refusal(const char* function, const SliceGpu& gpu, uint64_t bytes, const limiter::Usage& usage) {
+// Calls visit(slot) for each slot but this process's.
+template <typename Visit>
+void for_each_peer(const SliceGpu& gpu, Visit visit) {
+  uint32_t slots = gpu.slice->state->header.slots_high.load(std::memory_order_relaxed);
+  if (slots > shm::kMaxSlots) slots = shm::kMaxSlots;
+  for (uint32_t slot = 0; slot < slots; slot++) {
+    if (slot != gpu.slice->slot.slot) visit(slot);
+  }
+}
+
+uint64_t charge_of(const SliceGpu& gpu, uint32_t slot) {
+  return limiter::slot_charge(*gpu.slice->limits, *gpu.slice->state, gpu.index, slot);
+}
+
+// In pools of other processes, some of it unused: only they can give it back.
+uint64_t pooled_by_peers(const SliceGpu& gpu) {
+  uint64_t bytes = 0;
+  for_each_peer(gpu, [&](uint32_t slot) {
+    bytes += limiter::slot_use(*gpu.slice->state, gpu.index, slot).pooled_bytes;
+  });
+  return bytes;
+}
+
+const shm::Slot& own_slot(const SliceGpu& gpu) { return gpu.slice->state->slots[gpu.slice->slot.slot]; }
+
+void log_refusal(const char* function, const SliceGpu& gpu, uint64_t bytes, const limiter::Usage& usage,
+                 uint64_t peer_pooled_bytes) {
   shm::State& state = *gpu.slice->state;
   // The counter hands out the entries: two writers meet in one only if kMaxRefusals come between.
   const uint64_t sequence = state.counters[shm::kRefusals].fetch_add(1, std::memory_order_relaxed) + 1;
@@ -30,42 +58,50 @@ void log_refusal(const char* function, const SliceGpu& gpu, uint64_t bytes, cons
   entry.request_bytes = bytes;
   entry.used_bytes = usage.used_bytes();
   entry.quota_bytes = usage.quota_bytes;
+  entry.overhead_bytes = usage.overhead_bytes;
+  entry.peer_pooled_bytes = peer_pooled_bytes;
   entry.gpu = static_cast<uint32_t>(gpu.index);
   entry.pid = static_cast<uint32_t>(system_call(SYS_getpid));
+  memcpy(entry.name, own_slot(gpu).name, sizeof entry.name);
   strncpy(entry.function, function, sizeof entry.function - 1);
   entry.function[sizeof entry.function - 1] = 0;
   // release; a reader that finds the sequence finds the rest.
   entry.sequence.store(sequence, std::memory_order_release);
 }
 
-// The other processes of the slice that have most, "python3 (pid 77) 3.50 GiB"; at most three.
-void add_others(Line* line, const SliceGpu& gpu) {
-  const shm::State& state = *gpu.slice->state;
-  uint32_t slots = state.header.slots_high.load(std::memory_order_relaxed);
-  if (slots > shm::kMaxSlots) slots = shm::kMaxSlots;
-  uint64_t before_bytes = ~uint64_t{0};
-  uint32_t before_slot = 0;
-  for (int shown = 0; shown < 3; shown++) {
-    uint64_t most_bytes = 0;
-    uint32_t most_slot = 0;
-    for (uint32_t slot = 0; slot < slots; slot++) {
-      if (slot == gpu.slice->slot.slot) continue;
-      const uint64_t bytes = limiter::slot_charge(*gpu.slice->limits, state, gpu.index, slot);
-      const bool after = bytes < before_bytes || (bytes == before_bytes && slot > before_slot);
-      if (after && bytes > most_bytes) {
-        most_bytes = bytes;
-        most_slot = slot;
-      }
+void add_process(Line* line, const shm::Slot& slot, uint32_t pid, uint64_t bytes) {
+  line->foreign(slot.name, sizeof slot.name) << " (pid " << pid << ") ";
+  line->bytes(bytes);
+}
+
+// The other processes of the slice that have most, "python3 (pid 77) 3.50 GiB", and how many more have any.
+void add_peers(Line* line, const SliceGpu& gpu) {
+  constexpr uint32_t kShown = 3;
+  struct Peer {
+    uint32_t slot;
+    uint64_t bytes;
+  } most[kShown] = {};  // the largest first
+  uint32_t peers = 0;
+  uint64_t peer_bytes = 0;
+  for_each_peer(gpu, [&](uint32_t slot) {
+    Peer peer = {slot, charge_of(gpu, slot)};
+    if (peer.bytes == 0) return;
+    peers++;
+    peer_bytes += peer.bytes;
+    for (Peer& place : most) {
+      if (peer.bytes > place.bytes) std::swap(peer, place);
     }
-    if (most_bytes == 0) return;
-    const shm::Slot& slot = state.slots[most_slot];
+  });
+  for (const Peer& peer : most) {
+    if (peer.bytes == 0) return;
+    const shm::Slot& slot = gpu.slice->state->slots[peer.slot];
     *line << ", ";
-    line->foreign(slot.name, sizeof slot.name)
-        << " (pid " << shm::slot_pid(slot, slot.owner.load(std::memory_order_relaxed)) << ") ";
-    line->bytes(most_bytes);
-    before_bytes = most_bytes;
-    before_slot = most_slot;
+    add_process(line, slot, shm::slot_pid(slot, slot.owner.load(std::memory_order_relaxed)), peer.bytes);
+    peer_bytes -= peer.bytes;
   }
+  if (peers <= kShown) return;
+  *line << ", and " << (peers - kShown) << " more ";
+  line->bytes(peer_bytes);
 }
 
 Line& begin(Line& line, const char* function, const SliceGpu& gpu, uint64_t bytes) {
@@ -104,21 +140,28 @@ void report_off_limits(int device) {
 
 void report_refusal(const char* function, const SliceGpu& gpu, uint64_t bytes) {
   const limiter::Usage usage = limiter::usage(*gpu.slice->limits, *gpu.slice->state, gpu.index);
-  log_refusal(function, gpu, bytes, usage);
+  const uint64_t peer_pooled_bytes = pooled_by_peers(gpu);
+  log_refusal(function, gpu, bytes, usage, peer_pooled_bytes);
   if (refusal_was_printed.exchange(true, std::memory_order_relaxed)) return;
   Line line;
   begin(line, function, gpu, bytes) << "the slice has ";
   line.bytes(usage.quota_bytes) << " of GPU " << static_cast<uint64_t>(gpu.index) << ", ";
-  line.bytes(usage.used_bytes()) << " in use: this process ";
-  line.bytes(limiter::slot_charge(*gpu.slice->limits, *gpu.slice->state, gpu.index, gpu.slice->slot.slot));
-  add_others(&line, gpu);
+  line.bytes(usage.used_bytes()) << " in use: this process, ";
+  add_process(&line, own_slot(gpu), static_cast<uint32_t>(system_call(SYS_getpid)),
+              charge_of(gpu, gpu.slice->slot.slot));
+  add_peers(&line, gpu);
   line << "; of this, the driver's own ";
   line.bytes(usage.overhead_bytes);
+  if (peer_pooled_bytes != 0) {
+    line << "; other processes' memory pools, which only they can empty, ";
+    line.bytes(peer_pooled_bytes);
+  }
   if (usage.orphaned_bytes != 0) {
     line << "; ended processes, not yet returned by the driver, ";
     line.bytes(usage.orphaned_bytes);
   }
-  line << ". Further refusals are counted, not printed.";
+  line << ". Further refusals are not printed: cuslicectl explain ";
+  line.foreign(gpu.slice->id, sizeof gpu.slice->id) << " has them.";
   line.write_to_stderr();
 }
 
