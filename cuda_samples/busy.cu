@@ -67,6 +67,11 @@ int main(int argc, char** argv) {
       if (timeline) timeline->queued(ns);
     }
     pipeline.batch_queued();
+    // Who starts others once this one is at work reads this.
+    if (timeline && batch_begin_ns == 0) {
+      printf("RUNNING\n");
+      fflush(stdout);
+    }
   } while (samples::now_ns() < end_ns);
   CHECK(cudaDeviceSynchronize());
   const uint64_t wall_ns = samples::now_ns() - begin_ns;

@@ -11,7 +11,7 @@ import statistics
 import time
 
 from verify import cost_claims, loads
-from verify.contest import contest, wait_until_busy
+from verify.contest import contest
 from verify.lab import GIB, LabError, Slice
 from verify.timelines import Timeline, hand_over_gaps_ns, jain, quantile, share_over_time, shares
 
@@ -149,11 +149,11 @@ def isolation(lab, settings):
 
 def gap_after_death_ms(lab):
     terms = loads.pair_of(lab, (50, 50))
-    stays = lab.start(lab.sample("busy", "--seconds", 6, "--timeline"), terms[0])
-    dies = lab.start(lab.sample("busy", "--seconds", 60), terms[1])
-    if lab.simulated:
-        wait_until_busy(lab, [stays, dies])
-    time.sleep(2)
+    stays = lab.start(lab.sample("busy", "--seconds", 8, "--timeline"), terms[0])
+    dies = lab.start(lab.sample("busy", "--seconds", 60, "--timeline"), terms[1])
+    for tenant in (stays, dies):
+        tenant.wait_for_line("RUNNING")
+    time.sleep(1)
     killed_ns = time.monotonic_ns()
     for pid in dies.processes("busy"):
         os.kill(pid, signal.SIGKILL)

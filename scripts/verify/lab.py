@@ -83,6 +83,43 @@ class Truth:
     processes: dict  # pid -> Use
 
 
+class NvmlMemory(ctypes.Structure):
+    _fields_ = [("total", ctypes.c_ulonglong), ("free", ctypes.c_ulonglong), ("used", ctypes.c_ulonglong)]
+
+
+class NvmlProcess(ctypes.Structure):
+    _fields_ = [
+        ("pid", ctypes.c_uint),
+        ("used", ctypes.c_ulonglong),
+        ("gpu_instance", ctypes.c_uint),
+        ("compute_instance", ctypes.c_uint),
+    ]
+
+
+def nvml_memory(index):
+    """A real GPU's memory and who uses how much of it. By NVML itself: nvidia-smi may be missing in a container."""
+    try:
+        nvml = ctypes.CDLL("libnvidia-ml.so.1")
+    except OSError as error:
+        raise LabError(f"NVML: {error}") from None
+
+    def call(name, *arguments):
+        status = getattr(nvml, name)(*arguments)
+        if status:
+            raise LabError(f"{name}: NVML error {status}")
+
+    call("nvmlInit_v2")
+    try:
+        device, memory = ctypes.c_void_p(), NvmlMemory()
+        call("nvmlDeviceGetHandleByIndex_v2", index, ctypes.byref(device))
+        call("nvmlDeviceGetMemoryInfo", device, ctypes.byref(memory))
+        count, processes = ctypes.c_uint(1024), (NvmlProcess * 1024)()
+        call("nvmlDeviceGetComputeRunningProcesses_v3", device, ctypes.byref(count), processes)
+        return memory, {process.pid: Use(process.used, 0) for process in processes[: count.value]}
+    finally:
+        call("nvmlShutdown")
+
+
 @dataclasses.dataclass
 class Result:
     status: int
@@ -238,7 +275,7 @@ class Lab:
         self.environment = {
             name: value
             for name, value in os.environ.items()
-            if name not in ("LD_PRELOAD", "CUSLICE_SLICE") and not name.startswith("SIMGPU_")
+            if name not in ("LD_PRELOAD", "CUSLICE_SLICE") and not (self.simulated and name.startswith("SIMGPU_"))
         }
         self.environment["CUSLICE_RUN_DIR"] = str(self.run_directory)
         if self.simulated:
@@ -313,17 +350,8 @@ class Lab:
 
     def _real_truth(self):
         """Memory only: no driver tells exactly what GPU time a process received."""
-
-        def query(what):
-            command = ["nvidia-smi", "--id=0", what, "--format=csv,noheader,nounits"]
-            return subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
-
-        total, used = (int(field) * MIB for field in query("--query-gpu=memory.total,memory.used")[0].split(","))
-        uses = {}
-        for line in query("--query-compute-apps=pid,used_memory"):
-            pid, held = line.split(",")
-            uses[int(pid)] = Use(int(held) * MIB, 0)
-        return Truth(time.monotonic_ns(), total, used, 0, uses)
+        memory, uses = nvml_memory(0)
+        return Truth(time.monotonic_ns(), memory.total, memory.used, 0, uses)
 
     def use_of(self, tenant, truth=None):
         """The sum over the processes that a tenant started."""

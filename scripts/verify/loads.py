@@ -90,8 +90,7 @@ def comes_and_goes(lab, computes, kernel_us=1000, seconds=2.5):
     stays_for = seconds + 5
     terms = pair_of(lab, computes)
     stays = lab.start(lab.sample("busy", "--seconds", stays_for, *options), terms[0])
-    if lab.simulated:
-        wait_until_busy(lab, [stays])
+    stays.wait_for_line("RUNNING")
     time.sleep(1)
     comes = lab.start(lab.sample("busy", "--seconds", seconds, *options), terms[1])
     timelines = [Timeline.of(tenant.finish(stays_for + 60).json) for tenant in (comes, stays)][::-1]
