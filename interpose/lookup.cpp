@@ -31,6 +31,7 @@ enum class Policy : uint8_t {
   kMeasure,
   kRelease,
   kHold,
+  kBar,
   kReport,
   kLaunch,
   kLookup,

@@ -5,6 +5,7 @@
 #include "interpose/allocations.h"
 #include "interpose/array_size.h"
 #include "interpose/quota.h"
+#include "interpose/vmm.h"
 
 namespace hook {
 namespace {
@@ -95,6 +96,16 @@ CUresult charged_array(const char* function, Array* array, uint64_t bytes, Call 
       function, bytes, false, call, [=] { return array_key(*array); }, [=] { destroy(*array); });
 }
 
+// A sparse array has no memory of its own, but what is bound to its tiles.
+template <typename Call>
+CUresult array_destroyed(uint64_t key, Call call) {
+  if (!has_bindings(key)) return freed(key, call);
+  const InFlightOnAll in_flight;
+  const CUresult result = call();
+  if (result == CUDA_SUCCESS) unbind_all(key);
+  return result;
+}
+
 void free_linear(CUdeviceptr pointer) { real<fn::cuMemFree_v2>(pointer); }
 void free_linear_v1(CUdeviceptr_v1 pointer) { real<fn::cuMemFree>(pointer); }
 void destroy_array(CUarray array) { real<fn::cuArrayDestroy>(array); }
@@ -162,7 +173,7 @@ CUresult cuArray3DCreate_v2(CUarray* pHandle, const CUDA_ARRAY3D_DESCRIPTOR* pAl
       [=] { return real<fn::cuArray3DCreate_v2>(pHandle, pAllocateArray); }, destroy_array);
 }
 CUresult cuArrayDestroy(CUarray hArray) noexcept {
-  return freed(array_key(hArray), [=] { return real<fn::cuArrayDestroy>(hArray); });
+  return array_destroyed(array_key(hArray), [=] { return real<fn::cuArrayDestroy>(hArray); });
 }
 
 CUresult cuMipmappedArrayCreate(CUmipmappedArray* pHandle, const CUDA_ARRAY3D_DESCRIPTOR* pMipmappedArrayDesc,
@@ -173,8 +184,8 @@ CUresult cuMipmappedArrayCreate(CUmipmappedArray* pHandle, const CUDA_ARRAY3D_DE
       destroy_mipmapped);
 }
 CUresult cuMipmappedArrayDestroy(CUmipmappedArray hMipmappedArray) noexcept {
-  return freed(array_key(hMipmappedArray),
-               [=] { return real<fn::cuMipmappedArrayDestroy>(hMipmappedArray); });
+  return array_destroyed(array_key(hMipmappedArray),
+                         [=] { return real<fn::cuMipmappedArrayDestroy>(hMipmappedArray); });
 }
 
 }  // namespace hook

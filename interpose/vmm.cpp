@@ -8,18 +8,20 @@
 #include <sys/mman.h>
 
 #include "interpose/futex_lock.h"
-#include "interpose/quota.h"
+#include "interpose/locations.h"
 #include "limiter/address_table.h"
 
 namespace hook {
-namespace {
 
 struct Physical {
   SliceGpu gpu;
   uint64_t bytes;
   uint32_t handles;
-  uint32_t mappings;
+  uint32_t mappings;   // and other uses
+  uint64_t multicast;  // a multicast object, which has no memory of its own: its key; else 0
 };
+
+namespace {
 
 struct Mapping {
   Physical* physical;
@@ -28,10 +30,17 @@ struct Mapping {
   Mapping* next;  // while it is being unmapped
 };
 
-// Both kinds, from pages that are never given back. A free node is linked through its first word.
+struct Binding {
+  Physical* physical;
+  BoundRegion region;
+  Binding* next;  // of the same owner, or while it is dropped
+};
+
+// All kinds, from pages that are never given back. A free node is linked through its first word.
 union Node {
   Physical physical;
   Mapping mapping;
+  Binding binding;
   Node* next_free;
 };
 
@@ -39,6 +48,7 @@ constinit gate::FutexLock books;  // of everything below; never held across a ca
 constinit Node* free_nodes = nullptr;
 constinit limiter::AddressTable physical_by_handle;  // Physical*
 constinit limiter::AddressTable mapping_by_address;  // Mapping*, by its first address
+constinit limiter::AddressTable bindings_by_owner;   // Binding*, a list
 
 Node* new_node() {
   if (free_nodes == nullptr) {
@@ -77,19 +87,32 @@ T* take_from(limiter::AddressTable& table, uint64_t key) {
 
 uint64_t as_value(const void* pointer) { return reinterpret_cast<uint64_t>(pointer); }
 
-// Ends the record of memory that has no use any more. Returns what is to be given back once the lock is free.
-uint64_t end_if_unused(Physical* physical) {
-  if (physical->handles != 0 || physical->mappings != 0) return 0;
-  const uint64_t bytes = physical->bytes;
+// What came to an end, to be finished once the lock is free.
+struct Ended {
+  SliceGpu gpu;
+  uint64_t bytes = 0;
+  uint64_t multicast = 0;
+};
+
+// Ends the record of memory that has no use any more.
+Ended end_if_unused(Physical* physical) {
+  if (physical->handles != 0 || physical->mappings != 0) return {};
+  const Ended ended = {physical->gpu, physical->bytes, physical->multicast};
   delete_node(physical);
-  return bytes;
+  return ended;
 }
 
-bool remember_physical(CUmemGenericAllocationHandle handle, const SliceGpu& gpu, uint64_t bytes) {
+void finish(const Ended& ended) {
+  if (ended.bytes != 0) give_back(InFlight(ended.gpu), ended.bytes);
+  if (ended.multicast != 0) unbind_all(ended.multicast);
+}
+
+bool remember_physical(CUmemGenericAllocationHandle handle, const SliceGpu& gpu, uint64_t bytes,
+                       uint64_t multicast = 0) {
   const gate::Locked locked(books);
   Node* node = new_node();
   if (node == nullptr) return false;
-  node->physical = {gpu, bytes, 1, 0};
+  node->physical = {gpu, bytes, 1, 0, multicast};
   if (physical_by_handle.insert(handle, as_value(node))) return true;
   delete_node(node);
   return false;
@@ -124,18 +147,113 @@ Mapping* take_mappings(uint64_t address, uint64_t bytes) {
   return list;
 }
 
+// Takes the bindings of an owner away that match, in a list.
+template <typename Matches>
+Binding* take_bindings(uint64_t owner, Matches matches) {
+  const gate::Locked locked(books);
+  auto* rest = take_from<Binding>(bindings_by_owner, owner);
+  Binding* taken = nullptr;
+  Binding* kept = nullptr;
+  while (rest != nullptr) {
+    Binding* binding = rest;
+    rest = binding->next;
+    Binding*& list = matches(binding->region) ? taken : kept;
+    binding->next = list;
+    list = binding;
+  }
+  if (kept != nullptr) bindings_by_owner.insert(owner, as_value(kept));  // into the place that was just freed
+  return taken;
+}
+
+void drop_bindings(Binding* list) {
+  while (list != nullptr) {
+    Binding* binding = list;
+    list = binding->next;
+    Physical* physical = binding->physical;
+    {
+      const gate::Locked locked(books);
+      delete_node(binding);
+    }
+    drop_use(physical);
+  }
+}
+
+bool same_region(const BoundRegion& a, const BoundRegion& b) {
+  return a.part == b.part && a.offset == b.offset && a.extent == b.extent;
+}
+
+Physical* use(Physical* physical) {
+  if (physical != nullptr) physical->mappings++;
+  return physical;
+}
+
 }  // namespace
+
+Physical* use_handle(CUmemGenericAllocationHandle handle) {
+  const gate::Locked locked(books);
+  return use(find_in<Physical>(physical_by_handle, handle));
+}
+
+Physical* use_address(CUdeviceptr address) {
+  const gate::Locked locked(books);
+  const Mapping* mapping = mapping_around(address);
+  return use(mapping != nullptr ? mapping->physical : nullptr);
+}
+
+void drop_use(Physical* physical) {
+  if (physical == nullptr) return;
+  Ended ended;
+  {
+    const gate::Locked locked(books);
+    physical->mappings--;
+    ended = end_if_unused(physical);
+  }
+  finish(ended);
+}
+
+void bind(uint64_t owner, const BoundRegion& region, Physical* physical) {
+  unbind(owner, region);
+  if (physical == nullptr) return;
+  const gate::Locked locked(books);
+  Node* node = new_node();
+  if (node == nullptr) return;
+  node->binding = {physical, region, take_from<Binding>(bindings_by_owner, owner)};
+  bindings_by_owner.insert(owner, as_value(node));
+}
+
+void unbind(uint64_t owner, const BoundRegion& region) {
+  drop_bindings(take_bindings(owner, [&](const BoundRegion& bound) { return same_region(bound, region); }));
+}
+
+void unbind_within(uint64_t owner, const BoundRegion& region) {
+  drop_bindings(take_bindings(owner, [&](const BoundRegion& bound) {
+    return (bound.part == region.part || bound.part == kAnyPart) && bound.offset >= region.offset &&
+           bound.offset + bound.extent <= region.offset + region.extent;
+  }));
+}
+
+void unbind_all(uint64_t owner) {
+  drop_bindings(take_bindings(owner, [](const BoundRegion&) { return true; }));
+}
+
+bool has_bindings(uint64_t owner) { return find_in<Binding>(bindings_by_owner, owner) != nullptr; }
+
+void remember_multicast(CUmemGenericAllocationHandle object) {
+  {
+    const gate::Locked locked(books);
+    if (find_in<Physical>(physical_by_handle, object) != nullptr) return;
+  }
+  remember_physical(object, {}, 0, multicast_key(object));
+}
 
 CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t size, const CUmemAllocationProp* prop,
                      unsigned long long flags) noexcept {
   const auto call = [=] { return real<fn::cuMemCreate>(handle, size, prop, flags); };
-  if (handle == nullptr || prop == nullptr || size == 0 ||
-      prop->location.type != CU_MEM_LOCATION_TYPE_DEVICE) {
-    return call();
-  }
+  if (handle == nullptr || prop == nullptr || size == 0 || !is_on_device(prop->location)) return call();
+  const CUdevice device = device_of(prop->location);
   SliceGpu gpu;
-  const Standing standing = standing_on_device(prop->location.id, &gpu);
-  if (const CUresult refused = barred(standing, prop->location.id); refused != CUDA_SUCCESS) return refused;
+  const Standing standing = standing_on_device(device, &gpu);
+  if (const CUresult refused = barred(standing, device); refused != CUDA_SUCCESS) return refused;
   if (standing == Standing::kUnlimited) return call();
   InFlight in_flight(gpu);
   if (const CUresult refused = take("cuMemCreate", in_flight, size); refused != CUDA_SUCCESS) return refused;
@@ -161,17 +279,17 @@ CUresult cuMemRelease(CUmemGenericAllocationHandle handle) noexcept {
   const InFlight in_flight(gpu);
   const CUresult result = real<fn::cuMemRelease>(handle);
   if (physical == nullptr) return result;
-  uint64_t returned_bytes = 0;
+  Ended ended;
   {
     const gate::Locked locked(books);
     if (result == CUDA_SUCCESS) {
       physical->handles--;
-      returned_bytes = end_if_unused(physical);
+      ended = end_if_unused(physical);
     } else if (find_in<Physical>(physical_by_handle, handle) == nullptr) {
       physical_by_handle.insert(handle, as_value(physical));
     }
   }
-  if (returned_bytes != 0) give_back(in_flight, returned_bytes);
+  finish(ended);
   return result;
 }
 
@@ -196,19 +314,19 @@ CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAlloc
   const InFlight in_flight(gpu);
   CUresult result = real<fn::cuMemMap>(ptr, size, offset, handle, flags);
   if (physical == nullptr) return result;
-  uint64_t returned_bytes = 0;
+  Ended ended;
   {
     const gate::Locked locked(books);
     if (result == CUDA_SUCCESS && mapping_by_address.insert(ptr, as_value(node))) return result;
     physical->mappings--;
     delete_node(node);
-    returned_bytes = end_if_unused(physical);
+    ended = end_if_unused(physical);
   }
   if (result == CUDA_SUCCESS) {
     real<fn::cuMemUnmap>(ptr, size);
     result = CUDA_ERROR_OUT_OF_MEMORY;
   }
-  if (returned_bytes != 0) give_back(in_flight, returned_bytes);
+  finish(ended);
   return result;
 }
 
@@ -222,8 +340,7 @@ CUresult cuMemUnmap(CUdeviceptr ptr, size_t size) noexcept {
   const InFlightOnAll in_flight;
   const CUresult result = real<fn::cuMemUnmap>(ptr, size);
   while (list != nullptr) {
-    SliceGpu gpu;
-    uint64_t returned_bytes = 0;
+    Ended ended;
     {
       const gate::Locked locked(books);
       Mapping* mapping = list;
@@ -232,12 +349,11 @@ CUresult cuMemUnmap(CUdeviceptr ptr, size_t size) noexcept {
         mapping_by_address.insert(mapping->address, as_value(mapping));
         continue;
       }
-      gpu = mapping->physical->gpu;
       mapping->physical->mappings--;
-      returned_bytes = end_if_unused(mapping->physical);
+      ended = end_if_unused(mapping->physical);
       delete_node(mapping);
     }
-    if (returned_bytes != 0) give_back(InFlight(gpu), returned_bytes);
+    finish(ended);
   }
   return result;
 }
@@ -269,6 +385,7 @@ void forget_physical_memory() {
   books.reset();
   physical_by_handle.forget();
   mapping_by_address.forget();
+  bindings_by_owner.forget();
 }
 
 }  // namespace hook

@@ -146,19 +146,23 @@ def cells(lab, held, books, way):
     return (refused, freed and succeeded and gone, killed, equal), said
 
 
-def api_matrix(lab, _):
-    """Each way to take memory is refused at the quota, comes back when freed and when killed, and equals the GPU's truth.
-
-    Memory of the host is taken beyond the quota and never charged."""
+def rows(lab, ways):
+    """A row for each of the ways, all in one slice that nobody else uses."""
     with lab.hold(Slice("2GiB", compute=50, name="matrix")) as held:
         books = Books(lab, "matrix")
-        for way in WAYS:
-            (refused, freed, killed, equal), said = cells(lab, held, books, way)
+        for way in ways:
+            marks, said = cells(lab, held, books, way)
             names = ("refused at quota" if way.counted else "not charged", "back on free", "back on kill -9", "equals truth")
-            marks = zip(names, (refused, freed, killed, equal))
             yield Row(
                 way.what,
-                "all true",
-                "; ".join(f"{name}: {'yes' if mark else 'NO'}" for name, mark in marks) + f" ({said})",
-                refused and freed and killed and equal,
+                "all yes",
+                "; ".join(f"{name}: {'yes' if mark else 'NO'}" for name, mark in zip(names, marks)) + f" ({said})",
+                all(marks),
             )
+
+
+def api_matrix(lab, _):
+    """Each way to take memory is refused at the quota, given back by a free and by kill -9, and equals the GPU's truth.
+
+    Memory of the host is taken beyond the quota and never charged."""
+    yield from rows(lab, WAYS)

@@ -3,6 +3,7 @@
 // other_gpus_are_off_limits OWN: of the node's two GPUs device OWN is the slice's (2: neither). The other is
 // seen as the driver has it, and gives nothing: no context, no memory.
 #include <cstring>
+#include <initializer_list>
 
 #include "behaviour.h"
 
@@ -56,6 +57,25 @@ void gives_nothing_from_its_pool(CUdevice device) {
   }
 }
 
+// Managed memory may be kept on the slice's GPU and the host only.
+void takes_no_managed_memory(CUdevice device, CUdevice own) {
+  const CUmemLocation there = {CU_MEM_LOCATION_TYPE_DEVICE, {device}};
+  const CUmemLocation here = {CU_MEM_LOCATION_TYPE_DEVICE, {own}};
+  CUdeviceptr pointer;
+  OK(cuMemAllocManaged(&pointer, kGranule, CU_MEM_ATTACH_GLOBAL));
+  for (const CUmemLocation& location : {here, there}) {
+    const CUresult expected = location.id == own ? CUDA_SUCCESS : CUDA_ERROR_DEVICE_UNAVAILABLE;
+#if CUDA_VERSION >= 13000
+    MUST_BE(cuMemPrefetchAsync(pointer, kGranule, location, 0, nullptr), expected);
+    MUST_BE(cuMemAdvise(pointer, kGranule, CU_MEM_ADVISE_SET_PREFERRED_LOCATION, location), expected);
+#else
+    MUST_BE(cuMemPrefetchAsync_v2(pointer, kGranule, location, 0, nullptr), expected);
+    MUST_BE(cuMemAdvise_v2(pointer, kGranule, CU_MEM_ADVISE_SET_PREFERRED_LOCATION, location), expected);
+#endif
+  }
+  OK(cuMemFree(pointer));
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -74,6 +94,7 @@ int main(int argc, char** argv) {
   OK(cuDevicePrimaryCtxRetain(&context, own));
   OK(cuCtxSetCurrent(context));
   gives_nothing_from_its_pool(1 - own);
+  takes_no_managed_memory(1 - own, own);
   CUdeviceptr pointer;
   OK(cuMemAlloc(&pointer, kGranule));
   // Greater than any number of granules.
