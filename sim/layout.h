@@ -21,15 +21,19 @@
 #include <cstdint>
 
 #include "sim/busy_history.h"
+#include "sim/faults.h"
 #include "sim/node.h"
 
 namespace sim {
 
 constexpr uint64_t kNodeMagic = 0x53494d4750554e44;  // "SIMGPUND"
-constexpr uint32_t kNodeVersion = 3;
+constexpr uint32_t kNodeVersion = 4;
 
 constexpr int kMaxProcesses = 1024;  // per device
 constexpr int kMaxAfter = 4;
+constexpr int kMaxShared = 2048;       // pieces of memory per device that were exported
+constexpr int kMaxSharedHolds = 8192;  // and importers of them
+constexpr int kXidsKept = 64;
 constexpr int kJournalEntries = 4096;
 constexpr uint64_t kNever = UINT64_MAX;
 inline uint64_t add_saturating(uint64_t a, uint64_t b) { return a > kNever - b ? kNever : a + b; }
@@ -86,14 +90,27 @@ struct Context {
 };
 
 struct Process {
-  uint64_t pid;         // 0: free
-  uint64_t start_time;  // of /proc/<pid>/stat, so that a reused pid is another process
-  uint64_t image;       // random per execve
+  uint64_t pid;   // as the node's host sees it; 0: free
+  uint64_t life;  // process.h
+  uint64_t xid;   // the fault that ended its work; 0: none
   uint64_t memory_bytes;
   uint64_t managed_bytes;  // the part of memory_bytes that NVML does not list
   uint64_t contexts;
   uint64_t busy_ns;
   BusyHistory history;
+};
+
+// A piece of a process' memory that it exported.
+struct SharedMemory {
+  uint64_t key;  // random; 0: free
+  uint64_t bytes;
+  uint32_t owner_plus_one;  // 0: it has ended, and importers have what is left
+  uint32_t holds;
+};
+
+struct SharedHold {
+  uint64_t key;
+  uint64_t process_plus_one;  // 0: free
 };
 
 struct JournalEntry {
@@ -121,16 +138,27 @@ struct Device {
 
   uint64_t busy_ns, switch_ns, switches;
   uint64_t used_bytes;
-  uint64_t process_end;  // processes[] beyond it were never used
+  uint64_t process_end;       // processes[] beyond it were never used
+  uint64_t shared_end;        // and of shared[]
+  uint64_t shared_holds_end;  // and of shared_holds[]
   BusyHistory history;
 
   // Not journaled: losing one of these costs a superfluous or a late look, nothing else.
   uint64_t swept_ns;           // when all processes were last checked for being alive
   std::atomic<uint32_t> wake;  // futex; bumped when something may be done sooner than a sleeper reckoned
 
+  // Set from outside; faults.h.
+  std::atomic<uint32_t> fault_changes;  // 0: there was never one
+  Faults faults;
+  std::atomic<uint64_t> requests;  // for memory, since the faults were set
+  uint64_t xid_count;
+  uint32_t xids[kXidsKept];  // the last ones, by number
+
   uint64_t journal_count;
   JournalEntry journal[kJournalEntries];
   Process processes[kMaxProcesses];
+  SharedMemory shared[kMaxShared];
+  SharedHold shared_holds[kMaxSharedHolds];
 };
 
 struct NodeFile {
@@ -138,9 +166,11 @@ struct NodeFile {
   uint32_t version;
   uint32_t unused;
   uint64_t size_bytes;
-  uint64_t identity;  // what the devices' UUIDs are made from
+  uint64_t identity;        // what the devices' UUIDs are made from
+  uint64_t host_namespace;  // the pid namespace of who made it: NVML's pids are those of this one
   NodeSettings settings;
   std::atomic<uint32_t> context_end;  // contexts[] beyond it were never used
+  std::atomic<uint32_t> events;       // futex; bumped with every Xid of any device
   alignas(4096) Device devices[kMaxDevices];
   alignas(4096) Context contexts[kMaxContexts];
   alignas(4096) WorkItem rings[kMaxContexts][kChannelsPerContext][kChannelDepth];

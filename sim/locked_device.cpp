@@ -27,6 +27,7 @@ Node::LockedDevice::LockedDevice(Node& node, int index, Sweep sweep)
       device(node.file_->devices[index]),
       engine(*node.file_, index, node.model_->sm_count),
       journal(engine.journal()) {
+  node.lives_.self();  // at its first call it may have to ask the host: not with the lock held
   const bool holder_died = pthread_mutex_lock(&device.lock) == EOWNERDEAD;
   if (holder_died) {
     node.recover(*this);

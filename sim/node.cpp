@@ -10,42 +10,47 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <string>
 
 #include "sim/locked_device.h"
 #include "sim/node_file.h"
-#include "sim/process.h"
 
 namespace sim {
 namespace {
 
-NodeFile* attach(std::string* error) {
+// *path becomes that of the node's file.
+NodeFile* attach(std::string* directory, std::string* path, std::string* error) {
   NodeSettings settings;
-  const char* directory = getenv("SIMGPU_NODE");
-  if (directory) {
+  if (const char* given = getenv("SIMGPU_NODE")) {
+    std::error_code ignored;
+    *directory = std::filesystem::absolute(given, ignored);  // the program may go elsewhere
+    *path = *directory + "/node";
     // What the node's file says holds, whatever this environment does.
-    NodeFile* file = open_node(directory, error);
+    NodeFile* file = open_node(*directory, error);
     if (file || !error->empty()) return file;
   }
   if (!settings_from_environment(&settings, error)) return nullptr;
-  return directory ? open_or_create_node(directory, settings, error) : create_private_node(settings, error);
-}
-
-NodeFile* attach_or_say_why() {
-  std::string error;
-  NodeFile* file = attach(&error);
-  if (!file) fprintf(stderr, "simgpu: no simulated GPU: %s\n", error.c_str());
-  return file;
+  return directory->empty() ? create_private_node(settings, path, error)
+                            : open_or_create_node(*directory, settings, error);
 }
 
 }  // namespace
 
 Node& Node::get() {
-  static Node* const node = new Node(attach_or_say_why());
+  static Node* const node = [] {
+    std::string directory, path, error;
+    NodeFile* file = attach(&directory, &path, &error);
+    if (!file) fprintf(stderr, "simgpu: no simulated GPU: %s\n", error.c_str());
+    return new Node(file, Lives(path, directory, file ? file->host_namespace : 0));
+  }();
   return *node;
 }
 
-Node::Node(NodeFile* file) : file_(file), model_(file ? find_gpu_model(file->settings.gpu) : &gpu_model(0)) {}
+Node::Node(NodeFile* file, Lives lives)
+    : file_(file),
+      lives_(std::move(lives)),
+      model_(file ? find_gpu_model(file->settings.gpu) : &gpu_model(0)) {}
 
 const NodeSettings& Node::settings() const {
   static constexpr NodeSettings kNone = {.device_count = 0};
@@ -80,23 +85,20 @@ bool Node::is_ours(const Context& context) const {
   const uint32_t device = context.device_plus_one.load(std::memory_order_relaxed);
   if (!device || !context.owner_plus_one) return false;
   const Process& owner = file_->devices[device - 1].processes[context.owner_plus_one - 1];
-  return owner.pid == this_process().pid && owner.image == this_process().image;
+  return owner.life == lives_.self().life && owner.pid != 0;
 }
 
 // This process' entry of the device; -1: it has none, and none could be or was to be made.
 int Node::own_process(LockedDevice& locked, bool make) {
   Device& device = locked.device;
-  const ProcessIdentity& self = this_process();
+  const ProcessIdentity& self = lives_.self();
   int free_entry = -1;
   for (uint64_t i = 0; i < device.process_end; ++i) {
-    Process& process = device.processes[i];
-    if (process.pid == self.pid) {
-      if (process.start_time == self.start_time && process.image == self.image) return i;
-      remove_process(locked, i);
-    }
+    const Process& process = device.processes[i];
+    if (process.pid != 0 && process.life == self.life) return i;
     if (process.pid == 0 && free_entry < 0) free_entry = i;
   }
-  if (!make) return -1;
+  if (!make || self.life == 0) return -1;
   if (free_entry < 0) {
     if (device.process_end == kMaxProcesses) return -1;
     free_entry = device.process_end;
@@ -108,22 +110,18 @@ int Node::own_process(LockedDevice& locked, bool make) {
   locked.journal.set(process.contexts, 0);
   locked.journal.set(process.busy_ns, 0);
   process.history = {};
-  locked.journal.set(process.start_time, self.start_time);
-  locked.journal.set(process.image, self.image);
+  locked.journal.set(process.xid, 0);
+  locked.journal.set(process.life, self.life);
   locked.journal.set(process.pid, self.pid);
   return free_entry;
 }
 
 // Removes the processes that are no more, and what they had.
 void Node::sweep(LockedDevice& locked) {
-  const ProcessIdentity& self = this_process();
+  const Lives::Look look(lives_);
   for (uint64_t i = 0; i < locked.device.process_end; ++i) {
     const Process& process = locked.device.processes[i];
-    if (process.pid == 0) continue;
-    // This process' entry may be that of the program it was before execve.
-    const bool is_gone =
-        process.pid == self.pid ? process.image != self.image : !is_alive(process.pid, process.start_time);
-    if (is_gone) remove_process(locked, i);
+    if (process.pid != 0 && !look.is_alive(process.life)) remove_process(locked, i);
   }
 }
 
@@ -135,6 +133,7 @@ void Node::remove_process(LockedDevice& locked, int index) {
     const bool here = context.device_plus_one.load(std::memory_order_relaxed) == locked.index + 1u;
     if (here && context.owner_plus_one == index + 1u) remove_context(locked, i);
   }
+  end_sharing(locked, index);
   locked.journal.add(locked.device.used_bytes, -process.memory_bytes);
   locked.journal.set(process.memory_bytes, 0);
   locked.journal.set(process.managed_bytes, 0);
@@ -165,6 +164,7 @@ bool Node::has_memory(LockedDevice& locked, uint64_t bytes) {
 }
 
 bool Node::take_memory(int device, uint64_t bytes, Memory kind) {
+  if (request_is_refused(device)) return false;
   LockedDevice locked(*this, device, Sweep::kIfDue);
   if (!has_memory(locked, bytes)) return false;
   const int index = own_process(locked, true);
@@ -196,6 +196,7 @@ MemoryInfo Node::memory(int device) {
 // --- Contexts.
 
 ContextId Node::create_context(int device) {
+  if (request_is_refused(device)) return kNoContext;
   LockedDevice locked(*this, device, Sweep::kIfDue);
   const uint64_t bytes = file_->settings.context_bytes;
   if (!has_memory(locked, bytes)) return kNoContext;

@@ -9,14 +9,15 @@
 // and its work.
 //
 // Who uses this: the simulated driver (submits work, takes memory), the simulated NVML (reads), `simgpu`
-// (makes the node). Thread-safe. No exceptions. Times are CLOCK_MONOTONIC nanoseconds. The processes of a
-// node share a pid namespace and see each other in /proc.
+// (makes the node). Thread-safe. No exceptions. Times are CLOCK_MONOTONIC nanoseconds.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 
+#include "sim/faults.h"
 #include "sim/gpu_models.h"
+#include "sim/process.h"
 
 namespace sim {
 
@@ -73,6 +74,8 @@ struct Work {
 
 struct NodeFile;
 struct Context;
+struct SharedMemory;
+struct SharedHold;
 
 struct MemoryInfo {
   uint64_t total_bytes;     // what processes can have, as cuDeviceTotalMem says it
@@ -115,6 +118,13 @@ class Node {
                    Memory kind = Memory::kListed);  // of this process only; saturates
   MemoryInfo memory(int device);
 
+  // Memory of this process that others import. They take nothing of the device; but what they hold stays in
+  // use when the exporter gives it back or ends, under nobody's name, until the last of them lets it go.
+  uint64_t share_memory(int device, uint64_t bytes);  // a key for others; 0: no room in the table
+  void give_shared_memory(int device, uint64_t key);  // in place of give_memory()
+  bool hold_shared_memory(int device, uint64_t key);  // false: it is no more, or no room in the table
+  void let_shared_memory_go(int device, uint64_t key);
+
   // --- Contexts. A context takes settings().context_bytes and puts the process into NVML's list at once.
   ContextId create_context(int device);     // kNoContext: no memory (or no room in the table)
   void destroy_context(ContextId context);  // its pending work is dropped
@@ -135,6 +145,19 @@ class Node {
   // A marker after everything submitted to all channels of the context so far.
   Ticket submit_join(ContextId context, int channel);
 
+  // --- Faults, as they are set for the device and for this process.
+  Faults faults(int device) const;
+  void set_faults(int device, const Faults& faults);
+  bool may_be_faulty(int device) const;  // cheap; false: no need to ask for faults
+  // An error of the device, as NVML tells it; it ends the work of the process (0: of none), whose calls fail
+  // from then on. False: that process does not use the device.
+  bool report_xid(int device, uint32_t xid, uint32_t pid);
+  uint32_t own_xid(int device);  // what ended this process' work; 0: nothing
+  uint64_t xid_count(int device);
+  uint32_t xid(int device, uint64_t number);  // of the last 64, the first is 0
+  uint32_t events() const;                    // changes with every Xid of the node
+  void wait_for_event(uint32_t seen, uint64_t until_ns);
+
   // --- What NVML shows. A process that died may be seen for another millisecond, unless it is told to go
   // first.
   void remove_dead_processes(int device);
@@ -150,7 +173,7 @@ class Node {
   struct MarkerTimes;
   enum class Sweep { kIfDue, kIfOthersRun, kNow };
 
-  explicit Node(NodeFile* file);
+  Node(NodeFile* file, Lives lives);
 
   bool is_ours(const Context& context) const;
   int own_process(LockedDevice& locked, bool make);
@@ -159,11 +182,16 @@ class Node {
   void remove_process(LockedDevice& locked, int process);
   void remove_context(LockedDevice& locked, int context);
   void recover(LockedDevice& locked);
+  bool request_is_refused(int device);
+  void drop_hold(LockedDevice& locked, SharedHold& hold);
+  void disown(LockedDevice& locked, SharedMemory& shared);
+  void end_sharing(LockedDevice& locked, int process);
   Ticket submit_locked(LockedDevice& locked, ContextId context, int channel, const Work& work);
   void wait_for_room(ContextId context, int channel);
   void forget_marker_times(ContextId context);
 
-  NodeFile* file_;                                // nullptr: no node, no devices
+  NodeFile* file_;  // nullptr: no node, no devices
+  const Lives lives_;
   const GpuModel* model_;                         // all devices are of one model
   MarkerTimes* marker_times_[kMaxContexts] = {};  // of this process' contexts; under the lock of the device
 };

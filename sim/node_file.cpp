@@ -13,6 +13,8 @@
 #include <climits>
 #include <string_view>
 
+#include "sim/process.h"
+
 namespace sim {
 namespace {
 
@@ -54,6 +56,7 @@ NodeFile* fill(int fd, const NodeSettings& settings, uint64_t identity) {
   file->size_bytes = sizeof(NodeFile);
   file->identity = identity;
   file->settings = settings;
+  file->host_namespace = pid_namespace();
   pthread_mutexattr_t attributes;
   pthread_mutexattr_init(&attributes);
   pthread_mutexattr_setpshared(&attributes, PTHREAD_PROCESS_SHARED);
@@ -178,7 +181,8 @@ NodeFile* open_or_create_node(const std::string& directory, const NodeSettings& 
   const std::string path = directory + "/node";
   std::string made = directory + "/node.XXXXXX";
   const Descriptor fd(mkostemp(made.data(), O_CLOEXEC));
-  if (!fd.ok()) {
+  // For users of all kinds, those of other user namespaces too.
+  if (!fd.ok() || fchmod(fd.get(), 0666) != 0) {
     *error = why("cannot make a node in " + directory, errno);
     return nullptr;
   }
@@ -201,10 +205,17 @@ NodeFile* open_or_create_node(const std::string& directory, const NodeSettings& 
   return nullptr;
 }
 
-NodeFile* create_private_node(const NodeSettings& settings, std::string* error) {
+NodeFile* create_private_node(const NodeSettings& settings, std::string* path, std::string* error) {
   const Descriptor fd(memfd_create("simgpu-node", MFD_CLOEXEC));
   NodeFile* file = fd.ok() ? fill(fd.get(), settings, hash("private node")) : nullptr;
-  if (!file) *error = why("cannot make a node in memory", errno);
+  // Stays open, out of the way of programs that count on low numbers.
+  const int kept = file ? fcntl(fd.get(), F_DUPFD_CLOEXEC, 900) : -1;
+  if (kept < 0) {
+    *error = why("cannot make a node in memory", errno);
+    if (file) unmap_node(file);
+    return nullptr;
+  }
+  *path = "/proc/self/fd/" + std::to_string(kept);
   return file;
 }
 

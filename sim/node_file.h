@@ -26,8 +26,9 @@ NodeFile* open_or_create_node(const std::string& directory, const NodeSettings& 
 // Maps the node file in the directory. nullptr and an empty *error: there is none.
 NodeFile* open_node(const std::string& directory, std::string* error);
 
-// A node in memory that only this process and its forked children see.
-NodeFile* create_private_node(const NodeSettings& settings, std::string* error);
+// A node in memory that only this process and its forked children see. Its file can be opened at *path,
+// unless the program closes all its descriptors.
+NodeFile* create_private_node(const NodeSettings& settings, std::string* path, std::string* error);
 
 void unmap_node(NodeFile* file);
 

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -13,9 +14,12 @@
 #include <algorithm>
 #include <exception>
 #include <filesystem>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "sim/host_pids.h"
+#include "sim/node.h"
 #include "sim/node_file.h"
 #include "sim/simgpu_show.h"
 
@@ -98,7 +102,8 @@ class TemporaryDirectory {
     const char* asked = getenv("TMPDIR");
     const std::string base = asked && *asked ? asked : access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp";
     path_ = base + "/simgpu.XXXXXX";
-    if (!mkdtemp(path_.data()))
+    // Others have to reach the node too: the command may become another user.
+    if (!mkdtemp(path_.data()) || chmod(path_.c_str(), 0755) != 0)
       fail(kCannotRun, "cannot make a directory in " + base + ": " + strerror(errno));
   }
   ~TemporaryDirectory() {
@@ -188,20 +193,80 @@ int run(std::vector<std::string> command) {
   }
 }
 
+// Tells processes in containers their pids here, as long as this lives. Several simgpu on one node: one does.
+std::unique_ptr<HostPids> serve_pids(const std::string& directory) {
+  std::string error;
+  std::unique_ptr<HostPids> server = HostPids::serve(directory, &error);
+  if (!error.empty()) fprintf(stderr, "simgpu: %s; containers will show their own pids\n", error.c_str());
+  return server;
+}
+
+std::string make_node(const CLI::App& app, const Options& options) {
+  std::error_code error;
+  fs::create_directories(options.node, error);
+  if (error) fail(kCannotRun, "cannot make the directory " + options.node + ": " + error.message());
+  std::string directory = fs::canonical(options.node);
+  prepare_node(app, options, directory);
+  return directory;
+}
+
+// Until it is told to end.
+int serve(const CLI::App& app, const Options& options) {
+  if (options.node.empty()) fail(kUsageError, "serve needs --node DIR");
+  sigset_t ends;
+  sigemptyset(&ends);
+  for (const int signal : {SIGHUP, SIGINT, SIGTERM}) sigaddset(&ends, signal);
+  sigprocmask(SIG_BLOCK, &ends, nullptr);
+  const std::string directory = make_node(app, options);
+  std::string error;
+  const std::unique_ptr<HostPids> server = HostPids::serve(directory, &error);
+  if (!server) fail(kCannotRun, error.empty() ? "another serves " + directory : error);
+  printf("serving %s\n", directory.c_str());
+  fflush(stdout);
+  sigwaitinfo(&ends, nullptr);
+  return 0;
+}
+
+struct FaultOptions {
+  std::string directory, faults;
+  int device = 0;
+  uint32_t xid = 0, pid = 0;
+};
+
+int inject(const FaultOptions& options) {
+  std::string error;
+  NodeFile* file = open_node(options.directory, &error);
+  if (!file) fail(1, error.empty() ? "there is no node in " + options.directory : error);
+  const int count = file->settings.device_count;
+  unmap_node(file);
+  if (options.device < 0 || options.device >= count) {
+    fail(kUsageError, "--gpu " + std::to_string(options.device) + ": the node has " + std::to_string(count));
+  }
+  Faults faults;
+  if (!options.faults.empty() && !parse_faults(options.faults, &faults, &error)) fail(kUsageError, error);
+  if (options.faults.empty() && options.xid == 0) fail(kUsageError, "name a fault, or --xid");
+  setenv("SIMGPU_NODE", options.directory.c_str(), 1);
+  Node& node = Node::get();
+  if (!options.faults.empty()) node.set_faults(options.device, faults);
+  if (options.xid != 0 && !node.report_xid(options.device, options.xid, options.pid)) {
+    fail(1,
+         "process " + std::to_string(options.pid) + " has nothing on GPU " + std::to_string(options.device));
+  }
+  return 0;
+}
+
 int run_on_node(const CLI::App& app, const Options& options, const std::vector<std::string>& command) {
   check_kernels(options.kernels);
   if (options.node.empty()) {
     const TemporaryDirectory directory;
     prepare_node(app, options, directory.path());
     set_environment(options, directory.path());
+    const std::unique_ptr<HostPids> server = serve_pids(directory.path());
     return run(command);
   }
-  std::error_code error;
-  fs::create_directories(options.node, error);
-  if (error) fail(kCannotRun, "cannot make the directory " + options.node + ": " + error.message());
-  const std::string directory = fs::canonical(options.node);
-  prepare_node(app, options, directory);
+  const std::string directory = make_node(app, options);
   set_environment(options, directory);
+  const std::unique_ptr<HostPids> server = serve_pids(directory);
   return run(command);
 }
 
@@ -234,6 +299,16 @@ int main(int argc, char** argv) {
   bool as_json = false;
   show->add_option("dir", shown, "The node's directory")->required();
   show->add_flag("--json", as_json, "As one JSON object, with exact counters");
+  CLI::App* server =
+      app.add_subcommand("serve", "Tell processes in containers their pids here; needs --node");
+  CLI::App* fault = app.add_subcommand("fault", "Set faults of a device, or report an error of it");
+  FaultOptions faults;
+  fault->add_option("dir", faults.directory, "The node's directory")->required();
+  fault->add_option("faults", faults.faults,
+                    "none, or some of lost, no-memory-info, nvml-delay-us=N, refuse-every=N, refuse-at=N");
+  fault->add_option("--gpu", faults.device, "Which device. Default: 0");
+  fault->add_option("--xid", faults.xid, "An error, as NVML tells it");
+  fault->add_option("--pid", faults.pid, "Whose work the error ends. Default: nobody's");
   app.require_subcommand(0, 1);
 
   // The command's own options are none of ours, so it is taken off before anything is parsed.
@@ -243,11 +318,13 @@ int main(int argc, char** argv) {
   const std::vector<std::string> command(dashes == end ? end : dashes + 1, end);
   try {
     app.parse(static_cast<int>(dashes - argv), argv);
-    if (!list->parsed() && !show->parsed()) {
+    if (!list->parsed() && !show->parsed() && !server->parsed() && !fault->parsed()) {
       if (command.empty()) fail(kUsageError, "give the command to run after `--` (see simgpu --help)");
       return run_on_node(app, options, command);
     }
-    if (!command.empty()) fail(kUsageError, "list and show run no command");
+    if (!command.empty()) fail(kUsageError, "list, show, serve and fault run no command");
+    if (server->parsed()) return serve(app, options);
+    if (fault->parsed()) return inject(faults);
     std::string error;
     if (list->parsed()) {
       list_models();

@@ -107,6 +107,7 @@ CUresult push(CUctx_st* context) {
 }
 
 CUresult activate(CUctx_st* context) {
+  if (CUresult error = device_fault(context->device)) return error;
   const ContextId id = Node::get().create_context(node_device(context->device));
   if (id == kNoContext) return CUDA_ERROR_OUT_OF_MEMORY;
   context->node_context = id;
@@ -254,7 +255,8 @@ CUresult current_context(CUctx_st** context) {
   if (CUresult error = ready()) return error;
   *context = top();
   if (*context == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
-  return (*context)->active ? CUDA_SUCCESS : CUDA_ERROR_CONTEXT_IS_DESTROYED;
+  if (!(*context)->active) return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+  return device_fault((*context)->device);
 }
 
 CUresult context_of(CUcontext handle, CUctx_st** context) {
@@ -262,7 +264,7 @@ CUresult context_of(CUcontext handle, CUctx_st** context) {
   if (CUresult error = ready()) return error;
   if (handle != top() && !is_context(handle)) return CUDA_ERROR_INVALID_CONTEXT;
   *context = handle;
-  return handle->active ? CUDA_SUCCESS : CUDA_ERROR_CONTEXT_IS_DESTROYED;
+  return handle->active ? device_fault(handle->device) : CUDA_ERROR_CONTEXT_IS_DESTROYED;
 }
 
 CUresult create_green_context(CUdevice device, CUgreenCtx green, Partition partition, CUctx_st** result) {

@@ -99,6 +99,25 @@ bool valid_device(CUdevice device) { return device >= 0 && device < visible_devi
 int node_device(CUdevice device) { return visible()[device]; }
 const GpuModel& device_model(CUdevice device) { return Node::get().model(node_device(device)); }
 
+CUresult device_fault(CUdevice device) {
+  Node& node = Node::get();
+  const int index = node_device(device);
+  if (!node.may_be_faulty(index)) return CUDA_SUCCESS;
+  if (node.faults(index).lost) return CUDA_ERROR_DEVICE_UNAVAILABLE;
+  switch (node.own_xid(index)) {
+    case 0:
+      return CUDA_SUCCESS;
+    case 31:  // a page fault of the GPU's
+      return CUDA_ERROR_ILLEGAL_ADDRESS;
+    case 48:  // memory errors past correction
+    case 94:
+    case 95:
+      return CUDA_ERROR_ECC_UNCORRECTABLE;
+    default:
+      return CUDA_ERROR_LAUNCH_FAILED;
+  }
+}
+
 }  // namespace sim
 
 SIM_API(cuInit)(unsigned flags) {

@@ -19,6 +19,9 @@ bool valid_device(CUdevice device);
 int node_device(CUdevice device);  // Precondition: valid_device
 const GpuModel& device_model(CUdevice device);
 
+// What every call fails with that needs a device which is lost, or has ended this process' work by an error.
+CUresult device_fault(CUdevice device);
+
 // Needs a switch between the GPUs, which the boards of these have.
 inline bool supports_multicast(CUdevice device) {
   return device_model(device).cc_major == 9 || device_model(device).cc_major == 10;

@@ -21,8 +21,18 @@ namespace {
 
 struct FileMapping {
   uint64_t base, bytes;
+  int node_device = 0;
+  uint64_t shared_key = 0;  // of an exported handle's memory, which this holds
   FileMapping(uint64_t base, uint64_t bytes) : base(base), bytes(bytes) {}
-  ~FileMapping() { munmap(reinterpret_cast<void*>(base), bytes); }
+  explicit FileMapping(const SharedMemory& shared)
+      : base(shared.base),
+        bytes(shared.bytes),
+        node_device(sim::node_device(shared.device)),
+        shared_key(shared.key) {}
+  ~FileMapping() {
+    munmap(reinterpret_cast<void*>(base), bytes);
+    if (shared_key != 0) Node::get().let_shared_memory_go(node_device, shared_key);
+  }
   FileMapping(const FileMapping&) = delete;
   FileMapping& operator=(const FileMapping&) = delete;
 };
@@ -91,7 +101,7 @@ SIM_API(cuImportExternalMemory)(CUexternalMemory* result, const CUDA_EXTERNAL_ME
   sim::FileMappingPtr mapping;
   sim::SharedMemory shared;
   if (sim::map_shared(desc->handle.fd, &shared) == CUDA_SUCCESS) {
-    mapping = std::make_shared<const sim::FileMapping>(shared.base, shared.bytes);
+    mapping = std::make_shared<const sim::FileMapping>(shared);
     if (desc->size > shared.bytes) return CUDA_ERROR_INVALID_VALUE;
   } else {
     mapping = sim::map_file(desc->handle.fd, desc->size);

@@ -378,6 +378,7 @@ CUresult find_stream(CUstream handle, CUstream_st** stream) {
   if (!handle->context->active) {
     return handle->context->green != nullptr ? CUDA_ERROR_STREAM_DETACHED : CUDA_ERROR_CONTEXT_IS_DESTROYED;
   }
+  if (CUresult error = device_fault(handle->context->device)) return error;
   *stream = handle;
   return CUDA_SUCCESS;
 }

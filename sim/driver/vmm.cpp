@@ -19,8 +19,9 @@ struct SharedHeader {
   static constexpr uint64_t kMagic = 0x73696d756c617465;
   uint64_t magic;
   uint64_t bytes;
-  int32_t device;
   uint32_t multicast_devices;
+  int32_t node_device;  // which of the node's, whatever this process or that calls it
+  uint64_t key;         // 0: memory of the host, or a multicast object
 };
 
 // Precondition: mutex held.
@@ -41,7 +42,13 @@ void end_unused(Vmm& v, uint64_t handle) {
   } else {
     munmap(reinterpret_cast<void*>(memory.base), memory.bytes);
   }
-  if (memory.charged) give_device_memory(memory.prop.location.id, memory.bytes);
+  if (memory.shared_key != 0 && memory.arena == 0) {
+    Node::get().let_shared_memory_go(node_device(memory.prop.location.id), memory.shared_key);
+  } else if (memory.shared_key != 0) {
+    Node::get().give_shared_memory(node_device(memory.prop.location.id), memory.shared_key);
+  } else if (memory.charged) {
+    give_device_memory(memory.prop.location.id, memory.bytes);
+  }
   const std::vector<MulticastBinding> bindings = memory.bindings;
   v.memories.erase(found);
   for (const MulticastBinding& binding : bindings) {
@@ -104,13 +111,24 @@ CUresult map_shared(int fd, SharedMemory* memory) {
       header.magic != SharedHeader::kMagic || header.bytes % kGranule != 0) {
     return CUDA_ERROR_INVALID_VALUE;
   }
+  // What is imported stays in use whatever becomes of the exporter.
+  if (header.key != 0 && !Node::get().hold_shared_memory(header.node_device, header.key)) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
   void* mapping = mmap(nullptr, header.bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd,
                        offset + static_cast<off_t>(kGranule));
-  if (mapping == MAP_FAILED) return CUDA_ERROR_OPERATING_SYSTEM;
+  if (mapping == MAP_FAILED) {
+    if (header.key != 0) Node::get().let_shared_memory_go(header.node_device, header.key);
+    return CUDA_ERROR_OPERATING_SYSTEM;
+  }
   memory->base = reinterpret_cast<uint64_t>(mapping);
   memory->bytes = header.bytes;
-  memory->device = valid_device(header.device) ? header.device : 0;
+  memory->device = 0;
+  for (CUdevice device = 0; device < visible_devices(); ++device) {
+    if (node_device(device) == header.node_device) memory->device = device;
+  }
   memory->multicast_devices = header.multicast_devices;
+  memory->key = header.key;
   return CUDA_SUCCESS;
 }
 
@@ -307,13 +325,18 @@ SIM_API(cuMemExportToShareableHandle)
   std::lock_guard lock(v.mutex);
   const auto found = v.memories.find(handle);
   if (found == v.memories.end()) return CUDA_ERROR_INVALID_VALUE;
-  const sim::Memory& memory = found->second;
+  sim::Memory& memory = found->second;
   if ((memory.prop.requestedHandleTypes & type) == 0) return CUDA_ERROR_INVALID_VALUE;
   if (memory.arena == 0) return CUDA_ERROR_NOT_SUPPORTED;  // imported, and exported again
   const sim::ArenaFile file = sim::arena_file(memory.arena);
   if (file.fd < 0) return CUDA_ERROR_NOT_SUPPORTED;
-  *reinterpret_cast<sim::SharedHeader*>(memory.arena) = {sim::SharedHeader::kMagic, memory.bytes,
-                                                         memory.prop.location.id, memory.multicast_devices};
+  const int node_device = memory.charged ? sim::node_device(memory.prop.location.id) : 0;
+  if (memory.charged && memory.shared_key == 0) {
+    memory.shared_key = sim::Node::get().share_memory(node_device, memory.bytes);
+    if (memory.shared_key == 0) return CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  *reinterpret_cast<sim::SharedHeader*>(memory.arena) = {
+      sim::SharedHeader::kMagic, memory.bytes, memory.multicast_devices, node_device, memory.shared_key};
   // An open file of its own, whose position says which memory is meant: the position travels with the
   // descriptor.
   const std::string path = "/proc/self/fd/" + std::to_string(file.fd);
@@ -344,6 +367,7 @@ SIM_API(cuMemImportFromShareableHandle)
   memory.prop.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
   memory.prop.location.id = shared.device;
   memory.multicast_devices = shared.multicast_devices;
+  memory.shared_key = shared.key;
   sim::Vmm& v = sim::vmm();
   std::lock_guard lock(v.mutex);
   *handle = sim::add_memory(v, memory);

@@ -26,8 +26,9 @@ struct Memory {
   uint64_t bytes = 0;
   bool charged = false;  // taken from the device
   CUmemAllocationProp prop{};
-  unsigned handles = 0;   // references by cuMemCreate, cuMemRetainAllocationHandle, import
-  unsigned mappings = 0;  // and by mappings, sparse arrays and multicast objects
+  uint64_t shared_key = 0;  // the node's, of what was exported or imported; 0: neither
+  unsigned handles = 0;     // references by cuMemCreate, cuMemRetainAllocationHandle, import
+  unsigned mappings = 0;    // and by mappings, sparse arrays and multicast objects
 
   // Of a multicast object: it is addresses only, and takes nothing of any device.
   unsigned multicast_devices = 0;  // how many it was made for; 0: not a multicast object
@@ -55,6 +56,7 @@ struct SharedMemory {
   uint64_t bytes;
   CUdevice device;
   unsigned multicast_devices;
+  uint64_t key;  // this process holds it until let_shared_memory_go()
 };
 // CUDA_ERROR_INVALID_VALUE: it is of no export.
 CUresult map_shared(int fd, SharedMemory* memory);

@@ -76,7 +76,9 @@ nvmlReturn_t find_device(nvmlDevice_t handle, int* device) {
   const char* at = reinterpret_cast<const char*>(handle);
   if (at < g_handles || at >= g_handles + Node::get().device_count()) return NVML_ERROR_INVALID_ARGUMENT;
   *device = static_cast<int>(at - g_handles);
-  return NVML_SUCCESS;
+  const Faults faults = Node::get().faults(*device);
+  if (faults.nvml_delay_us) usleep(faults.nvml_delay_us);
+  return faults.lost ? NVML_ERROR_GPU_IS_LOST : NVML_SUCCESS;
 }
 
 }  // namespace sim

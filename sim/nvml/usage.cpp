@@ -22,6 +22,11 @@ uint64_t wall_clock_us() {
   return now.tv_sec * 1'000'000ull + now.tv_nsec / 1000;
 }
 
+bool has_no_memory_info(nvmlDevice_t handle) {
+  int device;
+  return find_device(handle, &device) == NVML_SUCCESS && Node::get().faults(device).no_memory_info;
+}
+
 std::vector<ProcessUse> processes(int device) {
   std::vector<ProcessUse> list(16);
   for (;;) {
@@ -47,10 +52,12 @@ template <typename Info>
 nvmlReturn_t answer_processes(nvmlDevice_t handle, unsigned int* count, Info* infos) {
   int device;
   if (const nvmlReturn_t error = find_device(handle, &device)) return error;
-  return answer_list(processes(device), count, infos, [](const ProcessUse& use) {
+  const bool is_known = !Node::get().faults(device).no_memory_info;
+  return answer_list(processes(device), count, infos, [is_known](const ProcessUse& use) {
     Info info = {};
     info.pid = use.pid;
-    info.usedGpuMemory = use.used_bytes;
+    info.usedGpuMemory =
+        is_known ? use.used_bytes : static_cast<unsigned long long>(NVML_VALUE_NOT_AVAILABLE);
     // The oldest of these structures ends here.
     if constexpr (!std::is_same_v<Info, nvmlProcessInfo_v1_t>) {
       info.gpuInstanceId = info.computeInstanceId = kNoInstance;
@@ -83,6 +90,7 @@ using sim::Node;
 // --- Memory.
 
 nvmlReturn_t sim_nvmlDeviceGetMemoryInfo(nvmlDevice_t handle, nvmlMemory_t* memory) {
+  if (sim::has_no_memory_info(handle)) return NVML_ERROR_NOT_SUPPORTED;
   return answer(handle, memory, [](int device) {
     const sim::MemoryInfo info = Node::get().memory(device);
     nvmlMemory_t all = {};
@@ -97,6 +105,7 @@ nvmlReturn_t sim_nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t handle, nvmlMemory_v2_t
   int device;
   if (const nvmlReturn_t error = find_device(handle, &device)) return error;
   if (!memory) return NVML_ERROR_INVALID_ARGUMENT;
+  if (sim::has_no_memory_info(handle)) return NVML_ERROR_NOT_SUPPORTED;
   if (memory->version != nvmlMemory_v2) return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
   const sim::MemoryInfo info = Node::get().memory(device);
   memory->total = info.total_bytes + info.reserved_bytes;

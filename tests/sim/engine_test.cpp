@@ -22,8 +22,8 @@ class EngineTest : public testing::Test {
     NodeSettings settings;
     settings.time_slice_ns = 2 * kMs;
     settings.context_switch_ns = 100 * kUs;
-    std::string error;
-    file_ = create_private_node(settings, &error);
+    std::string path, error;
+    file_ = create_private_node(settings, &path, &error);
     engine_ = new Engine(*file_, 0, kSms);
     engine_->advance(kStart);
   }
@@ -125,8 +125,8 @@ TEST_F(EngineTest, outcome_does_not_depend_on_who_looks_when) {
   std::vector<uint64_t> in_one_step;
   for (size_t i = 0; i < tickets.size(); ++i) in_one_step.push_back(done_at(i % 2 ? b : a, tickets[i]));
 
-  std::string error;
-  file_ = create_private_node(copy_of_file->settings, &error);
+  std::string path, error;
+  file_ = create_private_node(copy_of_file->settings, &path, &error);
   delete engine_;
   engine_ = new Engine(*file_, 0, kSms);
   contexts_ = 0;

@@ -4,6 +4,7 @@
 #include "sim/node.h"
 
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/wait.h>
@@ -14,6 +15,7 @@
 #include <functional>
 #include <string>
 
+#include "sim/host_pids.h"
 #include "sim/node_file.h"
 #include "sim/process.h"
 
@@ -394,10 +396,189 @@ TEST_F(NodeTest, identities_are_stable_and_differ_by_device) {
   EXPECT_NE(memcmp(first, second, 16), 0);
 }
 
-TEST(ProcessTest, pid_of_another_life_is_not_alive) {
-  const ProcessIdentity& self = this_process();
-  EXPECT_TRUE(is_alive(self.pid, self.start_time));
-  EXPECT_FALSE(is_alive(self.pid, self.start_time + 1));
+TEST_F(NodeTest, memory_goes_when_its_process_becomes_another_program) {
+  int ends_of_pipe[2];
+  ASSERT_EQ(pipe(ends_of_pipe), 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    if (Node::get().create_context(0) < 0 || !Node::get().take_memory(0, kGiB)) _exit(1);
+    [[maybe_unused]] const ssize_t written = write(ends_of_pipe[1], "", 1);
+    close(ends_of_pipe[0]);
+    close(ends_of_pipe[1]);
+    execlp("sleep", "sleep", "60", nullptr);
+    _exit(1);
+  }
+  close(ends_of_pipe[1]);
+  char byte;
+  ASSERT_EQ(read(ends_of_pipe[0], &byte, 1), 1);
+  uint64_t used = 1;
+  for (int i = 0; i < 500 && used != 0; ++i) used = used_bytes(0);
+  EXPECT_EQ(used, 0u);
+  EXPECT_EQ(waitpid(child, nullptr, WNOHANG), 0) << "it should still run";
+  kill(child, SIGKILL);
+  waitpid(child, nullptr, 0);
+  close(ends_of_pipe[0]);
+}
+
+TEST_F(NodeTest, a_forked_child_keeps_what_its_dead_parent_had) {
+  int pids[2];
+  ASSERT_EQ(pipe(pids), 0);
+  pid_t grandchild = 0;
+  {
+    Child parent([&] {
+      if (Node::get().create_context(0) < 0) _exit(1);
+      const pid_t own_child = fork();
+      if (own_child == 0) {
+        for (;;) pause();
+      }
+      [[maybe_unused]] const ssize_t written = write(pids[1], &own_child, sizeof(own_child));
+    });
+    ASSERT_EQ(read(pids[0], &grandchild, sizeof(grandchild)), static_cast<ssize_t>(sizeof(grandchild)));
+    EXPECT_EQ(used_bytes(0), kContextBytes);
+    const pid_t pid = parent.pid();
+    parent.kill_and_reap();
+    EXPECT_EQ(used_bytes(0), kContextBytes);
+    ProcessUse use = {};
+    ASSERT_EQ(Node::get().processes(0, &use, 1), 1);
+    EXPECT_EQ(use.pid, static_cast<uint32_t>(pid)) << "listed under its own pid until the child ends too";
+  }
+  kill(grandchild, SIGKILL);
+  uint64_t used = 1;
+  for (int i = 0; i < 500 && used != 0; ++i) used = used_bytes(0);
+  EXPECT_EQ(used, 0u);
+  close(pids[0]);
+  close(pids[1]);
+}
+
+TEST_F(NodeTest, what_an_importer_holds_outlives_the_exporter) {
+  Node& node = Node::get();
+  uint64_t keys[2] = {};
+  int told[2];
+  ASSERT_EQ(pipe(told), 0);
+  Child exporter([&] {
+    Node& own = Node::get();
+    if (!own.take_memory(0, 3 * kGiB)) _exit(1);
+    const uint64_t made[2] = {own.share_memory(0, kGiB), own.share_memory(0, kGiB)};
+    [[maybe_unused]] const ssize_t written = write(told[1], made, sizeof(made));
+  });
+  ASSERT_EQ(read(told[0], keys, sizeof(keys)), static_cast<ssize_t>(sizeof(keys)));
+  ASSERT_TRUE(node.hold_shared_memory(0, keys[0]));
+  ASSERT_TRUE(node.hold_shared_memory(0, keys[0]));
+  EXPECT_EQ(used_bytes(0), 3 * kGiB);
+  exporter.kill_and_reap();
+  EXPECT_EQ(used_bytes(0), kGiB);
+  EXPECT_FALSE(node.hold_shared_memory(0, keys[1])) << "nobody held it";
+  node.let_shared_memory_go(0, keys[0]);
+  EXPECT_EQ(used_bytes(0), kGiB);
+  node.let_shared_memory_go(0, keys[0]);
+  EXPECT_EQ(used_bytes(0), 0u);
+  close(told[0]);
+  close(told[1]);
+}
+
+TEST_F(NodeTest, an_importers_death_lets_go_and_the_exporter_has_its_own) {
+  Node& node = Node::get();
+  ASSERT_TRUE(node.take_memory(0, 2 * kGiB));
+  const uint64_t key = node.share_memory(0, kGiB);
+  Child importer([&] {
+    if (!Node::get().hold_shared_memory(0, key)) _exit(1);
+  });
+  node.give_shared_memory(0, key);
+  EXPECT_EQ(used_bytes(0), 2 * kGiB) << "the importer still has it";
+  importer.kill_and_reap();
+  EXPECT_EQ(used_bytes(0), kGiB);
+  node.give_memory(0, kGiB);
+  EXPECT_EQ(used_bytes(0), 0u);
+}
+
+TEST_F(NodeTest, a_process_of_another_pid_namespace_is_listed_as_the_host_knows_it) {
+  std::string error;
+  Node::get();  // whoever makes the node is its host
+  const auto pids = HostPids::serve(getenv("SIMGPU_NODE"), &error);
+  ASSERT_NE(pids, nullptr) << error;
+  int told[2];
+  ASSERT_EQ(pipe(told), 0);
+  const pid_t outer = fork();
+  if (outer == 0) {
+    if (unshare(CLONE_NEWUSER | CLONE_NEWPID) != 0) _exit(2);
+    const pid_t inner = fork();  // pid 1 of the new namespace
+    if (inner == 0) {
+      const bool made = getpid() == 1 && Node::get().create_context(0) >= 0;
+      [[maybe_unused]] const ssize_t written = write(told[1], &made, sizeof(made));
+      for (;;) pause();
+    }
+    [[maybe_unused]] const ssize_t written = write(told[1], &inner, sizeof(inner));
+    waitpid(inner, nullptr, 0);
+    _exit(0);
+  }
+  close(told[1]);
+  int status = 0;
+  char answers[sizeof(bool) + sizeof(pid_t)];
+  size_t got = 0;
+  for (ssize_t part; got < sizeof(answers); got += part) {
+    part = read(told[0], answers + got, sizeof(answers) - got);
+    if (part <= 0) break;
+  }
+  close(told[0]);
+  if (got < sizeof(answers)) {
+    waitpid(outer, &status, 0);
+    if (WIFEXITED(status) && WEXITSTATUS(status) == 2) GTEST_SKIP() << "no user namespaces here";
+    FAIL();
+  }
+  ProcessUse use = {};
+  ASSERT_EQ(Node::get().processes(0, &use, 1), 1);
+  ASSERT_GT(use.pid, 1u);
+  EXPECT_EQ(use.used_bytes, kContextBytes);
+  char path[64];
+  snprintf(path, sizeof(path), "/proc/%u/status", use.pid);
+  EXPECT_EQ(access(path, F_OK), 0) << "the pid is one of this namespace";
+  kill(static_cast<pid_t>(use.pid), SIGKILL);
+  waitpid(outer, nullptr, 0);
+  EXPECT_EQ(used_bytes(0), 0u);
+}
+
+TEST(FaultTest, faults_are_read_or_refused_by_name) {
+  Faults faults;
+  std::string error;
+  EXPECT_TRUE(parse_faults("lost,refuse-every=3", &faults, &error));
+  EXPECT_EQ(faults.lost, 1u);
+  EXPECT_EQ(faults.refuse_every, 3u);
+  EXPECT_TRUE(parse_faults("none", &faults, &error));
+  EXPECT_EQ(faults.lost, 0u);
+  for (const char* const bad : {"", "lots", "lost=1", "refuse-at", "refuse-at=x", "lost,"}) {
+    EXPECT_FALSE(parse_faults(bad, &faults, &error)) << bad;
+    EXPECT_FALSE(error.empty());
+  }
+}
+
+TEST_F(NodeTest, requests_for_memory_are_refused_on_demand) {
+  Node& node = Node::get();
+  node.set_faults(1, {.refuse_at = 3});
+  EXPECT_TRUE(node.take_memory(1, kMiB));
+  EXPECT_TRUE(node.take_memory(1, kMiB));
+  EXPECT_FALSE(node.take_memory(1, kMiB));
+  EXPECT_TRUE(node.take_memory(1, kMiB));
+  node.set_faults(1, {.refuse_every = 2});
+  EXPECT_TRUE(node.take_memory(1, kMiB));
+  EXPECT_EQ(node.create_context(1), kNoContext);
+  node.set_faults(1, {});
+  node.give_memory(1, 4 * kMiB);
+  EXPECT_EQ(used_bytes(1), 0u);
+}
+
+TEST_F(NodeTest, an_error_ends_the_work_of_the_process_that_it_names) {
+  Node& node = Node::get();
+  const ContextId context = node.create_context(0);
+  const Ticket kernel = node.submit(context, 0, {.duration_ns = 3'600'000 * kMs});
+  const uint32_t seen = node.events();
+  EXPECT_EQ(node.own_xid(0), 0u);
+  EXPECT_FALSE(node.report_xid(0, 31, 1));
+  EXPECT_TRUE(node.report_xid(0, 31, getpid()));
+  EXPECT_NE(node.events(), seen);
+  EXPECT_EQ(node.own_xid(0), 31u);
+  EXPECT_TRUE(node.completed(context, kernel));
+  EXPECT_EQ(node.xid(0, node.xid_count(0) - 1), 31u);
+  node.destroy_context(context);
 }
 
 TEST(NodeFileTest, bad_settings_are_refused_by_name) {

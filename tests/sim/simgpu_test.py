@@ -101,6 +101,33 @@ class SharedNode(unittest.TestCase):
             self.assertIn("no node", shown.stderr)
 
 
+class Fault(unittest.TestCase):
+    def test_is_set_for_a_device_and_refused_by_name(self):
+        with tempfile.TemporaryDirectory() as node:
+            self.assertEqual(simgpu("--node", node, "--", "true").returncode, 0)
+            self.assertEqual(simgpu("fault", node, "lost,refuse-every=2").returncode, 0)
+            self.assertEqual(simgpu("fault", node, "none", "--xid", "79").returncode, 0)
+            for arguments, says in [((node, "lots"), "lots"), ((node, "lost", "--gpu", "1"), "--gpu 1"),
+                                    ((node,), "name a fault"), ((node, "--xid", "31", "--pid", "1"), "process 1"),
+                                    ((node + "/none", "lost"), "no node")]:
+                run = simgpu("fault", *arguments)
+                self.assertNotEqual(run.returncode, 0, arguments)
+                self.assertIn(says, run.stderr)
+
+
+class Serve(unittest.TestCase):
+    def test_serves_one_node_once_until_it_is_told_to_end(self):
+        with tempfile.TemporaryDirectory() as node:
+            server = subprocess.Popen([SIMGPU, "--node", node, "serve"], stdout=subprocess.PIPE, text=True)
+            self.assertIn("serving", server.stdout.readline())
+            self.assertIn("another serves", simgpu("--node", node, "serve").stderr)
+            self.assertEqual(simgpu("--node", node, "--", "true").returncode, 0)
+            server.terminate()
+            self.assertEqual(server.wait(timeout=10), 0)
+            self.assertFalse(os.path.exists(node + "/pids"))
+            server.stdout.close()
+
+
 class BadInput(unittest.TestCase):
     def test_usage_errors(self):
         for arguments, says in [
