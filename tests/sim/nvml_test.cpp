@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include <string>
+#include <thread>
 
 #include "sim/node.h"
 
@@ -195,6 +196,39 @@ TEST_F(NvmlTest, event_wait_ends_with_its_time) {
   nvmlEventData_t data;
   EXPECT_EQ(nvmlEventSetWait_v2(set, &data, 5), NVML_ERROR_TIMEOUT);
   EXPECT_EQ(nvmlEventSetFree(set), NVML_SUCCESS);
+}
+
+TEST_F(NvmlTest, an_error_of_a_device_wakes_who_waits_for_it_once) {
+  sim::Node& node = sim::Node::get();
+  nvmlEventSet_t set;
+  ASSERT_EQ(nvmlEventSetCreate(&set), NVML_SUCCESS);
+  ASSERT_TRUE(node.report_xid(0, 13, 0));  // before the registration: not told
+  ASSERT_EQ(nvmlDeviceRegisterEvents(first_, nvmlEventTypeXidCriticalError, set), NVML_SUCCESS);
+  std::thread reporter([&] {
+    usleep(20'000);
+    node.report_xid(0, 79, 0);
+  });
+  nvmlEventData_t data;
+  EXPECT_EQ(nvmlEventSetWait_v2(set, &data, 10'000), NVML_SUCCESS);
+  reporter.join();
+  EXPECT_EQ(data.eventData, 79u);
+  EXPECT_EQ(data.device, first_);
+  EXPECT_EQ(nvmlEventSetWait_v2(set, &data, 1), NVML_ERROR_TIMEOUT);
+  EXPECT_EQ(nvmlEventSetFree(set), NVML_SUCCESS);
+}
+
+TEST_F(NvmlTest, faults_show_in_the_answers) {
+  sim::Node& node = sim::Node::get();
+  nvmlMemory_t memory;
+  nvmlMemory_v2_t versioned = {};
+  versioned.version = nvmlMemory_v2;
+  node.set_faults(0, {.no_memory_info = 1});
+  EXPECT_EQ(nvmlDeviceGetMemoryInfo(first_, &memory), NVML_ERROR_NOT_SUPPORTED);
+  EXPECT_EQ(nvmlDeviceGetMemoryInfo_v2(first_, &versioned), NVML_ERROR_NOT_SUPPORTED);
+  node.set_faults(0, {.lost = 1});
+  EXPECT_EQ(nvmlDeviceGetMemoryInfo(first_, &memory), NVML_ERROR_GPU_IS_LOST);
+  node.set_faults(0, {});
+  EXPECT_EQ(nvmlDeviceGetMemoryInfo(first_, &memory), NVML_SUCCESS);
 }
 
 TEST_F(NvmlTest, fabric_info_fits_the_version_asked_for) {
