@@ -80,7 +80,7 @@ Modules& modules() {
 
 CUresult load(CUmod_st** module, const void* data, CUctx_st* context) {
   auto loaded = std::make_unique<CUmod_st>();
-  loaded->context = context->owner;
+  loaded->context = context != nullptr ? context->owner : nullptr;  // a library is in every context
   if (!read_image(data, &loaded->image)) return CUDA_ERROR_INVALID_IMAGE;
   std::lock_guard lock(modules().mutex);
   modules().loaded.push_back(loaded.get());
