@@ -268,8 +268,9 @@ void Arbitration::decide(uint64_t now) {
     const auto found = entries_.find(command.slice);
     if (found == entries_.end() || found->second->blocked) continue;
     Entry& entry = *found->second;
-    write_gate(entry.files->limits().gate, command, settings_.run_ahead_ns);
     entry.timed_turn = command.mode == limiter::Mode::kTurn && command.deadline_ns != shm::kNoDeadline;
+    write_gate(entry.files->limits().gate, command,
+               entry.timed_turn ? settings_.run_ahead_ns : settings_.standing_run_ahead_ns);
   }
   for (const limiter::Command& command : commands_) {
     const auto found = entries_.find(command.slice);

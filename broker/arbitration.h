@@ -31,7 +31,11 @@ class Arbitration {
  public:
   struct Settings {
     limiter::Arbiter::Settings arbiter;
+    // Work that may be outstanding in a turn with a deadline, and in one until further notice. The first is
+    // what a wrong estimate can be late by; the second what a host may be kept from launching without the GPU
+    // running dry, and bounds what is to drain when turns begin.
     uint64_t run_ahead_ns = 2'000'000;
+    uint64_t standing_run_ahead_ns = 8'000'000;
   };
 
   Arbitration(const Settings& settings, std::function<void(limiter::SliceKey)> on_processes_changed,

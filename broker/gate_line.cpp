@@ -40,7 +40,10 @@ void write_gate(shm::Gate& gate, const limiter::Command& command, uint64_t run_a
       mode == shm::kTurn && (gate.mode.load(std::memory_order_relaxed) != shm::kTurn ||
                              deadline_ns > gate.deadline_ns.load(std::memory_order_relaxed));
   gate.run_ahead_ns.store(run_ahead_ns, std::memory_order_relaxed);
-  gate.others_wait.store(command.others_wait ? 1 : 0, std::memory_order_relaxed);
+  uint32_t others = 0;
+  if (command.others_wait) others |= shm::kOthersWait;
+  if (command.others_run) others |= shm::kOthersRun;
+  gate.others.store(others, std::memory_order_relaxed);
   gate.deadline_ns.store(deadline_ns, std::memory_order_relaxed);
   // release: who sees the new turn sees its deadline.
   if (new_turn) gate.turn.fetch_add(1, std::memory_order_release);

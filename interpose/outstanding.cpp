@@ -353,7 +353,7 @@ bool settle(const Books&, SliceGate& gate, uint64_t now_ns) {
   shm::Work& work = gate.work();
   work.drained_ns.store(now_ns, std::memory_order_relaxed);
   work.outstanding.store(0, std::memory_order_release);
-  return gate.line().others_wait.load(std::memory_order_relaxed) != 0 ||
+  return (gate.line().others.load(std::memory_order_relaxed) & shm::kOthersWait) != 0 ||
          work.waiting.load(std::memory_order_relaxed) != 0;
 }
 

@@ -38,7 +38,14 @@ bool end_oldest(SliceGate& gate, const Batch& batch) {
     if (result == CUDA_ERROR_DEINITIALIZED) return false;
     if (result == CUDA_SUCCESS) {
       uint64_t own_ns = elapsed_ns(batch.begin, batch.end);
-      if (batch.key != 0 && own_ns > 0) estimates.sample(batch.key, own_ns);
+      if (batch.key != 0 && own_ns > 0) {
+        // As it is now; when the batch began it was another way at most for the first after a change.
+        if (gate.line().others.load(std::memory_order_relaxed) & shm::kOthersRun) {
+          estimates.sample_beside_others(batch.key, own_ns);
+        } else {
+          estimates.sample(batch.key, own_ns);
+        }
+      }
       occupied_ns = batch.first ? own_ns : elapsed_ns(context->last_end, batch.end);
       // The GPU may have been idle before a late end.
       if (batch.late && occupied_ns > batch.estimate_ns) occupied_ns = batch.estimate_ns;

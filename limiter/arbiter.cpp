@@ -108,7 +108,7 @@ bool Arbiter::capped_out(const Slice& slice) const {
 
 bool Arbiter::in_turns(const Slice& slice) const { return contest_.in_turns(slice.group_mask); }
 
-// One that uses its turns to the end wants throughput.
+// One that used it up, and then its turns to the end, wants throughput.
 bool Arbiter::has_credit(const Slice& slice) {
   return slice.terms.latency && !slice.filled && slice.credit_ns > 0;
 }
@@ -300,14 +300,11 @@ void Arbiter::advance_holder(Slice& slice, uint64_t now_ns) {
 // A turn beside others holds up nobody: it ends when the slice is idle, or drained after its deadline.
 void Arbiter::advance_beside(Slice& slice, uint64_t now_ns) {
   const bool over = slice.seen.closing || now_ns >= slice.deadline_ns;
-  if (slice.seen.outstanding) {
-    slice.filled = over;
-    return;
-  }
+  if (slice.seen.outstanding) return;
   const uint64_t give_way_ns = slice.idle_since_ns() + settings_.idle_grace_ns;
   if (over || now_ns >= give_way_ns) {
     end_turn(slice, slice.seen.drained_ns > slice.start_ns ? slice.seen.drained_ns : now_ns);
-    slice.filled = over;
+    slice.filled = over && slice.credit_ns <= 0;
     return;
   }
   wake_at(give_way_ns);
@@ -411,7 +408,7 @@ void Arbiter::step(uint64_t now_ns, std::vector<Command>* commands) {
   contested_ = false;
   for (auto& [key, slice] : slices_) {
     if (slice.seen.waiting || (slice.timed() && slice.turn != Slice::Turn::kOverdue)) contested_ = true;
-    Command command{key, Mode::kParked, kNever, false};
+    Command command{key, Mode::kParked, kNever, false, false};
     if (!slice.capped() && slice.seen.contexts > 0 && alone(slice)) {
       if (slice.turn != Slice::Turn::kNone) end_turn(slice, now_ns);
       command.mode = Mode::kOpen;
@@ -419,12 +416,13 @@ void Arbiter::step(uint64_t now_ns, std::vector<Command>* commands) {
       command.mode = Mode::kTurn;
       command.deadline_ns = slice.deadline_ns;
       command.others_wait = slice.turn != Slice::Turn::kStanding;
+      command.others_run = slice.turn == Slice::Turn::kBeside || (!in_turns(slice) && !alone(slice));
     } else {
       command.others_wait = true;
     }
     const Command& told = slice.told;
     if (slice.was_told && told.mode == command.mode && told.deadline_ns == command.deadline_ns &&
-        told.others_wait == command.others_wait) {
+        told.others_wait == command.others_wait && told.others_run == command.others_run) {
       continue;
     }
     slice.told = command;

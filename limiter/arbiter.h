@@ -73,8 +73,9 @@ enum class Mode : uint8_t { kParked, kOpen, kTurn };
 struct Command {
   SliceKey slice;
   Mode mode;
-  uint64_t deadline_ns;  // kTurn only; UINT64_MAX: until further notice
-  bool others_wait;      // the slice's processes shall ring as soon as they are drained
+  uint64_t deadline_ns;     // kTurn only; UINT64_MAX: until further notice
+  bool others_wait;         // the slice's processes shall ring as soon as they are drained
+  bool others_run = false;  // kTurn: at the same time
 };
 
 struct Account {

@@ -94,7 +94,9 @@ void Arbiter::settle_window(const std::vector<Slice*>& group, uint64_t window_ns
   const bool needed = contest_.needs_turns(members, window_ns);
   for (size_t i = 0; i < competing.size(); ++i) {
     competing[i]->window.behind_ns = members[i].behind_ns;
-    competing[i]->filled = Contest::pressed(members[i], window_ns);
+    // A latency class with credit may have had work all the time because it was waiting for the others.
+    competing[i]->filled = Contest::pressed(members[i], window_ns) &&
+                           !(competing[i]->terms.latency && competing[i]->credit_ns > 0);
   }
   if (!needed) return;
   contest_.begin_turns(competing.front()->group_mask, now_ns);

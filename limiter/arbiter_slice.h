@@ -35,7 +35,7 @@ struct Arbiter::Slice {
   double credit_ns = 0;              // latency class
   uint64_t filled_at_ns = 0;         // both
   uint64_t occupied_charged_ns = 0;  // of seen.occupied_ns, what has been charged
-  Command told{0, Mode::kParked, UINT64_MAX, false};
+  Command told{0, Mode::kParked, UINT64_MAX, false, false};
   bool was_told = false;
 
   bool capped() const { return terms.compute_limit_percent < 100; }

@@ -58,8 +58,23 @@ class KernelEstimates {
     auto measured = static_cast<int64_t>(ns < kLongestNs ? ns : kLongestNs);
     bool far_off = measured > 2 * mean || mean > 2 * measured;
     int64_t part = samples >= 2 && far_off ? 2 : samples < kAveraged ? samples + 1 : kAveraged;
-    entry.mean_ns.store(static_cast<uint64_t>(mean + (measured - mean) / part), std::memory_order_relaxed);
-    if (samples < kAveraged) entry.samples.store(samples + 1, std::memory_order_relaxed);
+    move(entry, mean + (measured - mean) / part, samples);
+  }
+
+  // The same, but other contexts ran too, perhaps in the middle of it: it is the shorter of several that is
+  // right. Only a row of samples that all say more than twice the mean raises it by much.
+  void sample_beside_others(uint64_t key, uint64_t ns) {
+    Entry& entry = find(key);
+    uint32_t samples = entry.samples.load(std::memory_order_relaxed);
+    auto mean = entry.mean_ns.load(std::memory_order_relaxed);
+    if (samples > 0 && ns > 2 * mean) {
+      uint32_t longer = entry.longer.load(std::memory_order_relaxed) + 1;
+      entry.longer.store(longer, std::memory_order_relaxed);
+      if (longer < kLongerInARow) return;
+    }
+    entry.longer.store(0, std::memory_order_relaxed);
+    if (samples > 0 && ns < mean / 2) return move(entry, static_cast<int64_t>(ns), samples);
+    sample(key, ns);
   }
 
  private:
@@ -68,11 +83,18 @@ class KernelEstimates {
     std::atomic<uint64_t> mean_ns;
     std::atomic<uint32_t> samples;    // up to kAveraged
     std::atomic<uint32_t> unsampled;  // launches since the last that was measured
+    std::atomic<uint32_t> longer;     // samples beside others in a row that were not believed
   };
   static constexpr uint32_t kEntries = 4096;  // a power of two
   static constexpr uint32_t kReach = 8;       // entries from its home in which a key may be
   static constexpr uint32_t kAveraged = 8;    // samples of which the mean is a plain one
+  static constexpr uint32_t kLongerInARow = 4;
   static constexpr uint64_t kLongestNs = 3600'000'000'000;
+
+  static void move(Entry& entry, int64_t mean_ns, uint32_t samples) {
+    entry.mean_ns.store(static_cast<uint64_t>(mean_ns), std::memory_order_relaxed);
+    if (samples < kAveraged) entry.samples.store(samples + 1, std::memory_order_relaxed);
+  }
 
   Entry& find(uint64_t key) {
     uint64_t home = key >> 20;
@@ -88,6 +110,7 @@ class KernelEstimates {
     victim.samples.store(0, std::memory_order_relaxed);
     victim.mean_ns.store(0, std::memory_order_relaxed);
     victim.unsampled.store(0, std::memory_order_relaxed);
+    victim.longer.store(0, std::memory_order_relaxed);
     victim.key.store(key, std::memory_order_relaxed);
     return victim;
   }

@@ -84,7 +84,7 @@ struct Gate {
   Shared<uint32_t> mode;          // GateMode
   Shared<uint64_t> deadline_ns;   // kTurn: end of the turn; kNoDeadline: until further notice
   Shared<uint32_t> turn;          // number of the turn; a new one for each grant
-  Shared<uint32_t> others_wait;   // 1: tell the broker at once when drained
+  Shared<uint32_t> others;        // OthersFlag
   Shared<uint64_t> run_ahead_ns;  // work that may be outstanding in a turn
   uint64_t reserved[3];
 };
@@ -98,6 +98,11 @@ constexpr uint64_t gate_word(uint64_t flag, uint64_t epoch) {
 }
 constexpr uint64_t gate_epoch(uint64_t word) { return word >> kGateEpochShift & kGateEpochMask; }
 constexpr uint64_t kNoDeadline = ~0ull;
+
+enum OthersFlag : uint32_t {
+  kOthersWait = 1u << 0,  // tell the broker at once when drained
+  kOthersRun = 1u << 1,   // at the same time: a kernel may seem longer than it is
+};
 
 enum GateMode : uint32_t {
   kParked = 0,   // no turn: a launch rings the doorbell and waits

@@ -20,8 +20,8 @@ using limiter::Mode;
 
 class GateLineTest : public testing::Test {
  protected:
-  void write(Mode mode, uint64_t deadline_ns = 0, bool others_wait = false) {
-    broker::write_gate(gate_, {1, mode, deadline_ns, others_wait}, 7);
+  void write(Mode mode, uint64_t deadline_ns = 0, bool others_wait = false, bool others_run = false) {
+    broker::write_gate(gate_, {1, mode, deadline_ns, others_wait, others_run}, 7);
   }
   shm::Gate gate_ = {};
 };
@@ -43,7 +43,7 @@ TEST_F(GateLineTest, a_grant_or_an_extension_is_a_new_turn_and_a_shortening_is_n
   EXPECT_EQ(gate_.turn.load(), 1u);
   write(Mode::kTurn, 500, true);
   EXPECT_EQ(gate_.turn.load(), 1u);
-  EXPECT_EQ(gate_.others_wait.load(), 1u);
+  EXPECT_EQ(gate_.others.load(), shm::kOthersWait);
   write(Mode::kTurn, 900);
   EXPECT_EQ(gate_.turn.load(), 2u);
   write(Mode::kParked);

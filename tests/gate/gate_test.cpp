@@ -152,7 +152,7 @@ class GateTest : public testing::Test {
   void block() { publish(shm::kBlocked, shm::kGateShut); }
   void grant(uint64_t deadline_ns, uint64_t run_ahead_ns = 4'000'000) {
     limits_->gate.run_ahead_ns = run_ahead_ns;
-    limits_->gate.others_wait = 1;
+    limits_->gate.others = shm::kOthersWait;
     limits_->gate.deadline_ns = deadline_ns;
     limits_->gate.turn.fetch_add(1);
     publish(shm::kTurn, shm::kGateShut);

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <random>
 #include <thread>
 #include <vector>
 
@@ -95,4 +96,25 @@ TEST_F(KernelEstimatesTest, threads_share_the_table) {
 }
 
 }  // namespace
+// Half of the kernels were interrupted by another context's 2 ms.
+TEST_F(KernelEstimatesTest, what_other_contexts_ran_meanwhile_is_not_taken_for_the_kernel) {
+  const uint64_t key = launch_key(1);
+  std::mt19937 random(7);
+  uint64_t sum_ns = 0;
+  for (int i = 0; i < 1000; ++i) {
+    estimates_->sample_beside_others(key, random() % 2 ? 100'000 : 2'200'000);
+    sum_ns += ns(key);
+  }
+  EXPECT_LE(sum_ns / 1000, 300'000u);
+}
+
+TEST_F(KernelEstimatesTest, other_work_is_learned_beside_others_too) {
+  const uint64_t key = launch_key(1);
+  for (int i = 0; i < 20; ++i) estimates_->sample_beside_others(key, 100'000);
+  for (int i = 0; i < 40; ++i) estimates_->sample_beside_others(key, 3'000'000);
+  EXPECT_NEAR(static_cast<double>(ns(key)), 3e6, 3e5);
+  estimates_->sample_beside_others(key, 100'000);
+  EXPECT_EQ(ns(key), 100'000u);
+}
+
 }  // namespace limiter
