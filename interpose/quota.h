@@ -23,7 +23,7 @@ constexpr uint64_t granules(uint64_t bytes) {
 // Its share of what a granule cannot hold for small ones of this size: three of 600 KiB leave 248 KiB.
 // Preconditions: `bytes` is a result of granules().
 constexpr uint64_t waste_of(uint64_t bytes) {
-  if (bytes > kSmallBytes) return 0;
+  if (bytes > kSmallBytes || (bytes & (bytes - 1)) == 0) return 0;
   const uint64_t per_granule = kGranule / bytes;
   return (kGranule - per_granule * bytes) / per_granule;
 }

@@ -12,7 +12,7 @@ LIBRARY, EXPORTS_MAP, SONAME = sys.argv[1:4]
 NEWEST_GLIBC = (2, 17)  # below the 2.28 that is promised: a rise is a decision
 IMPORTS = set(
     # The loader and memory; text and bytes; clocks and errno. No heap, no stdio, nothing of the process' own.
-    "dl_iterate_phdr mmap munmap open pread close secure_getenv "
+    "dl_iterate_phdr mmap mremap munmap open pread close secure_getenv "
     "memchr memcmp memcpy memmove memset strchr strcmp strlen strncmp strncpy strrchr "
     "clock_gettime nanosleep sched_yield __errno_location".split())
 
