@@ -35,7 +35,8 @@ case "${1:-}" in
     ;;
   -*)
     usage >&2
-    fail "unknown option '$1'"
+    echo "gpu.sh: error: unknown option '$1'" >&2
+    exit 2
     ;;
 esac
 archive="$(realpath -m "${1:-cuslice-gpu.tar.gz}")"
