@@ -65,6 +65,11 @@ struct Step {
   uint64_t bytes;
 };
 
+struct ListedNode {
+  CUgraphNode node;
+};
+static_assert(sizeof(ListedNode) == sizeof(CUgraphNode));
+
 constexpr uint64_t whole_granules(uint64_t bytes) { return (bytes + kGranule - 1) & ~(kGranule - 1); }
 
 // The memory nodes of a graph and its children. false: no memory for the list, or the driver would not say.
@@ -73,11 +78,11 @@ bool list_steps(CUgraph graph, Array<Step>* steps) {
   if (real<fn::cuGraphGetNodes>(graph, static_cast<CUgraphNode*>(nullptr), &count) != CUDA_SUCCESS)
     return false;
   if (count == 0) return true;
-  Array<CUgraphNode> nodes;
-  if (!nodes.reserve(count) || real<fn::cuGraphGetNodes>(graph, nodes.begin(), &count) != CUDA_SUCCESS)
+  Array<ListedNode> nodes;
+  if (!nodes.reserve(count) || real<fn::cuGraphGetNodes>(graph, &nodes.begin()->node, &count) != CUDA_SUCCESS)
     return false;
   nodes.resize(count);
-  for (CUgraphNode node : nodes) {
+  for (const auto [node] : nodes) {
     CUgraphNodeType type;
     if (real<fn::cuGraphNodeGetType>(node, &type) != CUDA_SUCCESS) return false;
     if (type == CU_GRAPH_NODE_TYPE_MEM_ALLOC) {
@@ -221,6 +226,7 @@ GraphNeeds* needs_of(CUgraphExec graph) {
 
 bool take_graph_growth(const char* function, InFlight& call, const GraphNeeds& needs, const GraphNeed& need,
                        uint64_t* taken_bytes) {
+  *taken_bytes = 0;
   const uint64_t key = graph_memory_key(need.device);
   remember_reservoir(key, {need.device, false});
   const auto growth = [&](uint64_t bytes) {

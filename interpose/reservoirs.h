@@ -17,7 +17,7 @@ namespace hook {
 // The name of a reservoir: a pool's handle, which is the address of an object, or a device's number
 // marked by kGraphMemory.
 constexpr uint64_t kGraphMemory = uint64_t{1} << 63;  // no object is there
-constexpr uint64_t pool_key(CUmemoryPool pool) { return reinterpret_cast<uint64_t>(pool); }
+inline uint64_t pool_key(CUmemoryPool pool) { return reinterpret_cast<uint64_t>(pool); }
 constexpr uint64_t graph_memory_key(CUdevice device) { return static_cast<uint64_t>(device) | kGraphMemory; }
 
 struct Reservoir {
