@@ -49,11 +49,15 @@ void sample(const stress::Scene& scene, Tally* tally) {
 
 void wait_until_paused(const Lane& lane) {
   const uint64_t deadline_ns = stress::now_ns() + 20 * kSecondNs;
-  lane.tenant->pause();
+  bool told = false;
   while (lane.tenant->report().phase != stress::Phase::kPaused) {
     if (lane.tenant->ended()) stress::fail("a tenant ended by itself: see above");
     if (stress::now_ns() > deadline_ns) stress::fail("a tenant is stuck in a call");
-    // One that waits for room to start is told again: it looks only when it has started.
+    // Not before it is there to hear it.
+    if (!told && lane.tenant->report().phase != stress::Phase::kLoading) {
+      lane.tenant->pause();
+      told = true;
+    }
     stress::sleep_until(stress::now_ns() + kSampleNs);
   }
 }

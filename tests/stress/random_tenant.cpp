@@ -218,6 +218,11 @@ class Random {
   std::mt19937_64 engine_;
 };
 
+[[noreturn]] void hold(stress::Report& report) {
+  report.phase = stress::Phase::kPaused;
+  for (;;) pause();
+}
+
 // The context too is charged, so in a full slice there is none to be had for a while.
 void start_when_there_is_room(stress::Report& report) {
   OK(cuInit(0));
@@ -228,6 +233,7 @@ void start_when_there_is_room(stress::Report& report) {
     if (result == CUDA_SUCCESS) break;
     MUST_BE(result, CUDA_ERROR_OUT_OF_MEMORY);
     report.refusals++;
+    if (told_to_pause != 0) hold(report);
     usleep(1000);
   }
   OK(cuCtxSetCurrent(context));
@@ -298,6 +304,5 @@ int main(int argc, char** argv) {
     report.operations++;
   }
   OK(cuCtxSynchronize());
-  report.phase = stress::Phase::kPaused;
-  for (;;) pause();
+  hold(report);
 }
