@@ -7,6 +7,7 @@
 // It has no CUDA runtime in it, so that it starts in milliseconds.
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 #include <array>
@@ -277,6 +278,8 @@ void free_one(Random& random, stress::Report& report, std::vector<Piece>* pieces
 }  // namespace
 
 int main(int argc, char** argv) {
+  // A storm that stops at a fault leaves nobody behind.
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
   auto* const shared =
       static_cast<stress::Report*>(mmap(nullptr, sizeof(stress::Report), PROT_READ | PROT_WRITE, MAP_SHARED,
                                         static_cast<int>(argument(argc, argv, 1)), 0));
