@@ -40,16 +40,11 @@ void Arbiter::observe(SliceKey key, const Observation& observation, uint64_t now
   if (at == slices_.end()) return;
   Slice& slice = at->second;
   const bool was_active = slice.active();
-  const uint64_t elapsed_ns = now_ns - std::min(now_ns, slice.seen_at_ns);
-  uint64_t wanted_ns = observation.active_ns - std::min(observation.active_ns, slice.seen.active_ns);
-  if (slice.seen.waiting && slice.turn == Slice::Turn::kNone) {
-    slice.account.waited_ns += elapsed_ns;
-    wanted_ns = elapsed_ns;
-  }
-  wanted_ns = std::min(wanted_ns, elapsed_ns);
-  slice.account.wanted_ns += wanted_ns;
-  slice.window.wanted_ns += wanted_ns;
-  slice.seen_at_ns = now_ns;
+  account_waiting(slice, now_ns);
+  const uint64_t elapsed_ns = now_ns - std::min(now_ns, slice.accounted_ns);
+  const uint64_t active_ns = observation.active_ns - std::min(observation.active_ns, slice.seen.active_ns);
+  account_wanted(slice, std::min(active_ns, elapsed_ns));
+  slice.accounted_ns = now_ns;
   slice.seen = observation;
   // Times from outside are not believed beyond the present.
   slice.seen.drained_ns = std::min(slice.seen.drained_ns, now_ns);
@@ -57,6 +52,19 @@ void Arbiter::observe(SliceKey key, const Observation& observation, uint64_t now
   // Less than before: a process has died and took its count with it.
   slice.occupied_charged_ns = std::min(slice.occupied_charged_ns, slice.seen.occupied_ns);
   if (!was_active && slice.active()) lift(slice);
+}
+
+void Arbiter::account_wanted(Slice& slice, uint64_t wanted_ns) {
+  slice.account.wanted_ns += wanted_ns;
+  slice.window.wanted_ns += wanted_ns;
+}
+
+// Whenever waiting ends: what is observed comes later, and with the turn.
+void Arbiter::account_waiting(Slice& slice, uint64_t now_ns) {
+  if (!slice.seen.waiting || slice.turn != Slice::Turn::kNone || now_ns <= slice.accounted_ns) return;
+  slice.account.waited_ns += now_ns - slice.accounted_ns;
+  account_wanted(slice, now_ns - slice.accounted_ns);
+  slice.accounted_ns = now_ns;
 }
 
 // A slice that comes back from being idle starts one quantum behind what its GPUs have reached, at best.
@@ -122,6 +130,15 @@ bool Arbiter::others_want(const Slice& slice) const {
     if (other.holds()) return true;
     return other.seen.waiting && other.turn != Slice::Turn::kBeside && !capped_out(other) &&
            !has_credit(other);
+  });
+}
+
+// Of those that want its GPUs.
+bool Arbiter::furthest_behind(const Slice& slice) const {
+  return std::none_of(slices_.begin(), slices_.end(), [&](const auto& entry) {
+    const Slice& other = entry.second;
+    return other.overlaps(slice) && other.seen.waiting && other.turn == Slice::Turn::kNone &&
+           !capped_out(other) && other.virtual_ns < slice.virtual_ns;
   });
 }
 
@@ -201,6 +218,7 @@ void Arbiter::end_turn(Slice& slice, uint64_t end_ns) {
 }
 
 void Arbiter::stand(Slice& slice, uint64_t now_ns) {
+  account_waiting(slice, now_ns);
   slice.account.turns++;
   slice.turn = Slice::Turn::kStanding;
   slice.start_ns = now_ns;
@@ -208,6 +226,7 @@ void Arbiter::stand(Slice& slice, uint64_t now_ns) {
 }
 
 void Arbiter::grant(Slice& slice, uint64_t start_ns) {
+  account_waiting(slice, start_ns);
   slice.account.turns++;
   slice.turn = Slice::Turn::kRunning;
   slice.start_ns = start_ns;
@@ -217,6 +236,7 @@ void Arbiter::grant(Slice& slice, uint64_t start_ns) {
 
 // Twice a quantum: at half the speed.
 void Arbiter::grant_beside(Slice& slice, uint64_t now_ns) {
+  account_waiting(slice, now_ns);
   slice.account.turns++;
   slice.turn = Slice::Turn::kBeside;
   slice.start_ns = now_ns;
@@ -262,6 +282,9 @@ void Arbiter::advance_holder(Slice& slice, uint64_t now_ns) {
     slice.filled = true;
     // Nobody else wants it any more: go on without a deadline.
     if (!wanted && !slice.capped() && slice.seen.waiting) stand(slice, now_ns);
+    // Between two launches of a loop that waits for each: it competes like one that waits at the gate.
+    const bool pauses = !slice.seen.waiting && now_ns < used_until_ns + settings_.idle_grace_ns;
+    if (wanted && pauses && !capped_out(slice) && furthest_behind(slice)) grant(slice, now_ns);
     return;
   }
   if (!slice.seen.outstanding) {

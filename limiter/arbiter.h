@@ -132,10 +132,13 @@ class Arbiter {
   bool in_turns(const Slice& slice) const;
   static bool has_credit(const Slice& slice);
   bool others_want(const Slice& slice) const;
+  bool furthest_behind(const Slice& slice) const;
   bool alone(const Slice& slice) const;
   bool capped_out(const Slice& slice) const;
   static uint64_t held_until(const Slice& slice, uint64_t end_ns);
   static double virtual_at(const Slice& slice, uint64_t now_ns);
+  static void account_wanted(Slice& slice, uint64_t wanted_ns);
+  static void account_waiting(Slice& slice, uint64_t now_ns);
   void lift(Slice& slice);
   void reach(const Slice& slice);
   void fill_buckets(Slice& slice, uint64_t now_ns);

@@ -28,12 +28,12 @@ struct Arbiter::Slice {
   Turn turn = Turn::kNone;
   uint64_t start_ns = 0;  // of the turn; charged from here
   uint64_t deadline_ns = UINT64_MAX;
-  uint64_t overdue_ns = 0;  // since when kOverdue
-  int64_t late_ns = 0;      // by how much it drains later than it says, on average; negative: earlier
-  uint64_t seen_at_ns = 0;
-  double budget_ns = 0;              // of the cap
-  double credit_ns = 0;              // latency class
-  uint64_t filled_at_ns = 0;         // both
+  uint64_t overdue_ns = 0;    // since when kOverdue
+  int64_t late_ns = 0;        // by how much it drains later than it says, on average; negative: earlier
+  uint64_t accounted_ns = 0;  // up to when wanted_ns and waited_ns are
+  double budget_ns = 0;       // of the cap
+  double credit_ns = 0;       // latency class
+  uint64_t filled_at_ns = 0;  // both
   uint64_t occupied_charged_ns = 0;  // of seen.occupied_ns, what has been charged
   Command told{0, Mode::kParked, UINT64_MAX, false, false};
   bool was_told = false;

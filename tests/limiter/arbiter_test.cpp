@@ -80,6 +80,15 @@ TEST(Arbiter, unequal_kernels_get_equal_time) {
   EXPECT_NEAR(received.first_percent, 50, 2.0);
 }
 
+// Loops that wait for each kernel are between two launches when a turn ends, not at the gate.
+TEST(Arbiter, loops_that_wait_for_each_kernel_get_their_shares) {
+  for (const uint64_t gap_ns : {10 * kMicrosecond, 50 * kMicrosecond}) {
+    const Received received = run_two(75, 25, model::launch_sync(500 * kMicrosecond, gap_ns),
+                                      model::launch_sync(500 * kMicrosecond, gap_ns), 10 * kSecond);
+    EXPECT_NEAR(received.first_percent, 75, 1.0) << gap_ns;
+  }
+}
+
 TEST(Arbiter, guarantees_below_100_percent_share_the_rest_in_proportion) {
   const Received received =
       run_two(30, 10, model::saturating(kMillisecond), model::saturating(kMillisecond), 10 * kSecond);
@@ -271,6 +280,46 @@ TEST(Arbiter, nothing_to_do_means_no_timer) {
   node.ring();
   EXPECT_EQ(node.arbiter.next_wake_ns(), UINT64_MAX);
   EXPECT_FALSE(node.arbiter.contested());
+}
+
+TEST(Arbiter, accounts_tell_what_was_wanted_and_waited_for) {
+  Node node;
+  node.add(75, model::launch_sync(100 * kMicrosecond, 10 * kMicrosecond)).start();
+  node.add(25, model::launch_sync(100 * kMicrosecond, 10 * kMicrosecond)).start();
+  Node part_time;
+  part_time.add(50, model::launch_sync(kMillisecond, kMillisecond)).start();
+  part_time.add(50, model::launch_sync(kMillisecond, 100 * kSecond)).start();
+  for (Node* each : {&node, &part_time}) {
+    each->clock.run_until(2 * kSecond);
+    each->observe();
+  }
+  const limiter::Account often = node.arbiter.account(1), rarely = node.arbiter.account(2);
+  EXPECT_NEAR(static_cast<double>(often.waited_ns) / 2e9, 0.25, 0.04);
+  EXPECT_NEAR(static_cast<double>(rarely.waited_ns) / 2e9, 0.75, 0.04);
+  EXPECT_NEAR(static_cast<double>(often.wanted_ns) / 2e9, 0.93, 0.05);
+  EXPECT_NEAR(static_cast<double>(rarely.wanted_ns) / 2e9, 0.97, 0.05);
+  EXPECT_NEAR(static_cast<double>(part_time.arbiter.account(1).wanted_ns) / 2e9, 0.5, 0.03);
+}
+
+// A turn is granted on the ring of the one before, and nobody looks at the slice that waited until it rings.
+TEST(Arbiter, waiting_is_accounted_for_up_to_the_grant) {
+  limiter::Arbiter arbiter;
+  std::vector<limiter::Command> commands;
+  arbiter.set(1, {1, 50, 25, false}, 0);
+  arbiter.set(2, {1, 50, 100, false}, 0);
+  limiter::Observation seen;
+  seen.contexts = 1;
+  arbiter.observe(2, seen, 0);
+  seen.waiting = true;
+  arbiter.observe(1, seen, 0);
+  arbiter.step(0, &commands);  // its bucket is empty
+  EXPECT_EQ(arbiter.account(1).turns, 0u);
+  arbiter.step(20 * kMillisecond, &commands);
+  EXPECT_EQ(arbiter.account(1).turns, 1u);
+  seen.waiting = false;
+  arbiter.observe(1, seen, 21 * kMillisecond);
+  EXPECT_EQ(arbiter.account(1).waited_ns, 20 * kMillisecond);
+  EXPECT_EQ(arbiter.account(1).wanted_ns, 20 * kMillisecond);
 }
 
 // --- Without turns, and in and out of them.

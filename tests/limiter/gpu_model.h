@@ -259,11 +259,18 @@ class Node {
     return *tenants_.back();
   }
 
-  // The broker's reaction to a ring, and to its timer.
-  void ring() {
+  void observe() {
+    for (auto& tenant : tenants_) arbiter.observe(tenant->key_, tenant->observation(), clock.now_ns());
+  }
+
+  // The broker's reaction to a ring of one tenant, which it then looks at, or to its timer: it looks at all.
+  void ring(const Tenant* who = nullptr) {
     if (!settings.sliced) return;
     for (int pass = 0; pass < 2; pass++) {
-      for (auto& tenant : tenants_) arbiter.observe(tenant->key_, tenant->observation(), clock.now_ns());
+      for (auto& tenant : tenants_) {
+        if (who == nullptr || who == tenant.get())
+          arbiter.observe(tenant->key_, tenant->observation(), clock.now_ns());
+      }
       commands_.clear();
       arbiter.step(clock.now_ns(), &commands_);
       for (const limiter::Command& command : commands_) tenants_[command.slice - 1]->apply(command);
@@ -363,7 +370,7 @@ inline void Tenant::wait(bool closing) {
   closing_ = closing;
   drain_expected_ns_ = node_.clock.now_ns() + limiter::remaining_ns(backlog(), node_.clock.now_ns());
   waiting_ = true;
-  node_.ring();
+  node_.ring(this);
 }
 
 inline void Tenant::pump() {
@@ -422,7 +429,7 @@ inline void Tenant::on_done(uint64_t kernel_ns, uint64_t begun_ns) {
   if (outstanding_.empty()) {
     drained_ns_ = node_.clock.now_ns();
     active_ns_ += drained_ns_ - active_since_ns_;
-    if (told_.others_wait || waiting_) node_.ring();
+    if (told_.others_wait || waiting_) node_.ring(this);
   }
   pump();
 }
