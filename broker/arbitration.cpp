@@ -14,6 +14,7 @@
 #include "broker/clock.h"
 #include "broker/futex.h"
 #include "broker/gate_line.h"
+#include "broker/rates.h"
 
 namespace broker {
 namespace {
@@ -78,6 +79,8 @@ struct Arbitration::Entry {
   uint32_t slots = 0;
   WorkSum work;
   limiter::Observation seen;
+  Rates rates;
+  bool open = false;        // nothing is counted
   bool timed_turn = false;  // holds a turn that has a deadline
   bool blocked = false;
   uint64_t beat_ns = 0;
@@ -268,6 +271,7 @@ void Arbitration::decide(uint64_t now) {
     const auto found = entries_.find(command.slice);
     if (found == entries_.end() || found->second->blocked) continue;
     Entry& entry = *found->second;
+    entry.open = command.mode == limiter::Mode::kOpen;
     entry.timed_turn = command.mode == limiter::Mode::kTurn && command.deadline_ns != shm::kNoDeadline;
     write_gate(entry.files->limits().gate, command,
                entry.timed_turn ? settings_.run_ahead_ns : settings_.standing_run_ahead_ns);
@@ -276,7 +280,10 @@ void Arbitration::decide(uint64_t now) {
     const auto found = entries_.find(command.slice);
     if (found != entries_.end()) publish(*found->second);
   }
-  for (auto& [key, entry] : entries_) beat(*entry, now);
+  for (auto& [key, entry] : entries_) {
+    beat(*entry, now);
+    note_rates(*entry, now);
+  }
   arm_timer();
 }
 
@@ -285,6 +292,19 @@ void Arbitration::beat(Entry& entry, uint64_t now) {
   entry.beat_ns = now;
   entry.files->limits().heartbeat.beat_ns.store(now, std::memory_order_release);
   publish(entry);
+}
+
+// Once a second while the slice has work, and once after; what an open gate lets through is not known.
+void Arbitration::note_rates(Entry& entry, uint64_t now) {
+  if (entry.blocked || !entry.rates.due(now)) return;
+  const limiter::Account account = arbiter_.account(entry.key);
+  if (entry.rates.settled() && !entry.rates.moved(account.wanted_ns)) return;
+  entry.rates.note(account.held_ns, account.wanted_ns, now);
+  shm::Share& share = entry.files->limits().share;
+  share.received_rates.store(entry.rates.received_word(), std::memory_order_relaxed);
+  share.wanted_rates.store(entry.rates.wanted_word(), std::memory_order_relaxed);
+  const auto at_s = static_cast<uint32_t>(now / 1'000'000'000);
+  share.rates_at_s.store(entry.open ? 0 : at_s, std::memory_order_release);
 }
 
 void Arbitration::publish(Entry& entry) {
@@ -300,6 +320,7 @@ void Arbitration::arm_timer() {
   uint64_t next_ns = arbiter_.next_wake_ns();
   for (const auto& [key, entry] : entries_) {
     if (entry->needs_beat()) next_ns = std::min(next_ns, entry->beat_ns + kBeatNs);
+    if (!entry->blocked && !entry->rates.settled()) next_ns = std::min(next_ns, entry->rates.due_ns());
   }
   if (next_ns == armed_ns_) return;
   armed_ns_ = next_ns;

@@ -67,6 +67,7 @@ class Arbitration {
   void observe(Entry& entry, uint64_t now_ns);
   void decide(uint64_t now_ns);
   void beat(Entry& entry, uint64_t now_ns);
+  void note_rates(Entry& entry, uint64_t now_ns);
   void publish(Entry& entry);
   void arm_timer();
   void block_locked(Entry& entry);
