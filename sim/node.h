@@ -50,6 +50,13 @@ struct Ticket {
   uint64_t number = 0;
 };
 
+// A ticket that any process of the node can ask about.
+struct SharedTicket {
+  ContextId context = kNoContext;
+  uint32_t generation = 0;  // which of the contexts that had this entry
+  Ticket ticket;
+};
+
 struct Work {
   enum class Kind : uint8_t {
     kKernel,  // occupies SMs; runs only while its context has the GPU; counts as busy time
@@ -142,6 +149,8 @@ class Node {
   // ticket that is older still answers a later time.
   uint64_t completed_at(ContextId context, Ticket ticket);
   void wait(ContextId context, Ticket ticket);  // sleeps, but for the last few microseconds
+  SharedTicket shared(ContextId context, Ticket ticket);
+  bool completed(const SharedTicket& shared);  // true too once its context is gone
   // A marker after everything submitted to all channels of the context so far.
   Ticket submit_join(ContextId context, int channel);
 

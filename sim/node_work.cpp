@@ -216,4 +216,24 @@ void Node::wait(ContextId id, Ticket ticket) {
   }
 }
 
+SharedTicket Node::shared(ContextId id, Ticket ticket) {
+  if (id < 0 || id >= kMaxContexts) return {};
+  Context& context = file_->contexts[id];
+  const uint32_t device = context.device_plus_one.load(std::memory_order_relaxed);
+  if (!device) return {};
+  LockedDevice locked(*this, device - 1, Sweep::kIfOthersRun);
+  if (!is_ours(context)) return {};
+  return {id, context.generation, ticket};
+}
+
+bool Node::completed(const SharedTicket& shared) {
+  if (!in_range(shared.context, shared.ticket.channel)) return true;
+  const Context& context = file_->contexts[shared.context];
+  const uint32_t device = context.device_plus_one.load(std::memory_order_relaxed);
+  if (!device) return true;
+  LockedDevice locked(*this, device - 1, Sweep::kIfDue);
+  return context.owner_plus_one == 0 || context.generation != shared.generation ||
+         shared.ticket.number <= context.channels[shared.ticket.channel].completed;
+}
+
 }  // namespace sim

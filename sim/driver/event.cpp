@@ -2,15 +2,11 @@
 #include "sim/driver/event.h"
 
 #include "sim/driver/capture.h"
+#include "sim/driver/ipc_event.h"
 #include "sim/driver/pools.h"
 
 namespace sim {
 namespace {
-
-CUresult check_event(CUevent event) {
-  if (CUresult error = ready()) return error;
-  return event != nullptr && event->magic == CUevent_st::kMagic ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
-}
 
 // An event that belongs to a capture has no state that could be asked for; asking spoils the capture.
 CUresult check_not_captured(CUevent event) {
@@ -25,6 +21,11 @@ CUresult check_not_captured(CUevent event) {
 }
 
 }  // namespace
+
+CUresult check_event(CUevent event) {
+  if (CUresult error = ready()) return error;
+  return event != nullptr && event->magic == CUevent_st::kMagic ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+}
 
 CUresult record_event(CUevent event, CUstream handle, unsigned flags) {
   if (CUresult error = check_event(event)) return error;
@@ -43,11 +44,12 @@ CUresult record_event(CUevent event, CUstream handle, unsigned flags) {
 
 MomentPtr moment_of(CUevent event) {
   std::lock_guard lock(event->mutex);
-  return event->moment;
+  return event->shared != nullptr ? SharedEvent::last(event->shared, event->moment) : event->moment;
 }
 
 MomentPtr renew_moment(CUevent event) {
-  auto moment = std::make_shared<Moment>();
+  const MomentPtr moment = event->shared != nullptr ? SharedEvent::renew(event->shared, event->context)
+                                                    : std::make_shared<Moment>();
   std::lock_guard lock(event->mutex);
   event->capture.reset();
   event->frontier.clear();
@@ -63,7 +65,12 @@ SIM_API(cuEventCreate)(CUevent* event, unsigned flags) {
   constexpr unsigned kKnown = CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS;
   if (event == nullptr || (flags & ~kKnown) != 0) return CUDA_ERROR_INVALID_VALUE;
   if ((flags & CU_EVENT_INTERPROCESS) && !(flags & CU_EVENT_DISABLE_TIMING)) return CUDA_ERROR_INVALID_VALUE;
-  *event = new CUevent_st(context, flags);
+  std::shared_ptr<sim::SharedEvent> shared;
+  if (flags & CU_EVENT_INTERPROCESS) {
+    shared = sim::SharedEvent::make();
+    if (shared == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  *event = new CUevent_st(context, flags, std::move(shared));
   return CUDA_SUCCESS;
 }
 
@@ -119,12 +126,11 @@ SIM_API(cuStreamWaitEvent)(CUstream handle, CUevent event, unsigned flags) {
   CUstream_st* stream;
   if (CUresult error = sim::find_stream(handle, &stream)) return error;
   std::shared_ptr<sim::Capture> capture;
-  sim::MomentPtr moment;
   {
     std::lock_guard lock(event->mutex);
     capture = event->capture;
-    moment = event->moment;
   }
+  const sim::MomentPtr moment = sim::moment_of(event);
   if (flags & CU_EVENT_WAIT_EXTERNAL) {
     if (!stream->capturing) return CUDA_ERROR_INVALID_VALUE;
     return sim::capture_action(stream, sim::AwaitEvent{event});

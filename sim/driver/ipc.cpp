@@ -16,17 +16,12 @@ namespace {
 
 constexpr uint64_t kPage = 4096;
 
-struct IpcMemory {
+struct MemoryHandle {
   static constexpr uint32_t kMagic = 0x69706331;
   uint32_t magic;
-  int32_t pid;
-  int32_t fd;
-  int32_t device;
-  uint64_t inode;  // that the process still has the same file under this number
-  uint64_t offset;
-  uint64_t bytes;
+  SharedRange range;
 };
-static_assert(sizeof(IpcMemory) <= sizeof(CUipcMemHandle));
+static_assert(sizeof(MemoryHandle) <= sizeof(CUipcMemHandle));
 
 uint64_t inode_of(int fd) {
   struct stat status;
@@ -35,49 +30,64 @@ uint64_t inode_of(int fd) {
 
 }  // namespace
 
+CUresult share_range(uint64_t address, uint64_t bytes, SharedRange* range) {
+  const ArenaFile file = arena_file(address);
+  if (file.fd < 0) return CUDA_ERROR_NOT_SUPPORTED;
+  *range = {getpid(), file.fd, inode_of(file.fd), file.offset, bytes};
+  return CUDA_SUCCESS;
+}
+
+CUresult map_range(const SharedRange& range, void** mapping) {
+  if (range.pid == getpid()) return CUDA_ERROR_INVALID_CONTEXT;  // as the driver
+  const std::string path = "/proc/" + std::to_string(range.pid) + "/fd/" + std::to_string(range.fd);
+  const int fd = open(path.c_str(), O_RDWR | O_CLOEXEC);
+  if (fd < 0) return CUDA_ERROR_MAP_FAILED;
+  const uint64_t before = range.offset % kPage;
+  void* start = MAP_FAILED;
+  if (inode_of(fd) == range.inode) {
+    start = mmap(nullptr, before + range.bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd,
+                 static_cast<off_t>(range.offset - before));
+  }
+  close(fd);
+  if (start == MAP_FAILED) return CUDA_ERROR_MAP_FAILED;
+  *mapping = static_cast<char*>(start) + before;
+  return CUDA_SUCCESS;
+}
+
+void unmap_range(void* mapping, uint64_t bytes) {
+  const uint64_t before = reinterpret_cast<uint64_t>(mapping) % kPage;
+  munmap(static_cast<char*>(mapping) - before, before + bytes);
+}
+
 void close_imported_memory(const Allocation& allocation) {
-  const uint64_t start = allocation.base / kPage * kPage;
-  munmap(reinterpret_cast<void*>(start), allocation.base + allocation.size - start);
+  unmap_range(reinterpret_cast<void*>(allocation.base), allocation.size);
 }
 
 }  // namespace sim
 
-SIM_API(cuIpcGetMemHandle)(CUipcMemHandle* handle, CUdeviceptr address) {
+SIM_API(cuIpcGetMemHandle)(CUipcMemHandle* opaque, CUdeviceptr address) {
   if (CUresult error = sim::ready()) return error;
   const auto allocation = sim::find_allocation(address);
-  if (handle == nullptr || !allocation) return CUDA_ERROR_INVALID_VALUE;
+  if (opaque == nullptr || !allocation) return CUDA_ERROR_INVALID_VALUE;
   if (allocation->kind != sim::Allocation::Kind::kDevice) return CUDA_ERROR_INVALID_VALUE;
-  const sim::ArenaFile file = sim::arena_file(allocation->base);
-  if (file.fd < 0) return CUDA_ERROR_NOT_SUPPORTED;
-  const sim::IpcMemory memory{sim::IpcMemory::kMagic, getpid(),    file.fd,         allocation->device,
-                              sim::inode_of(file.fd), file.offset, allocation->size};
-  memset(handle, 0, sizeof *handle);
-  memcpy(handle, &memory, sizeof memory);
+  sim::MemoryHandle handle{sim::MemoryHandle::kMagic, {}};
+  if (CUresult error = sim::share_range(allocation->base, allocation->size, &handle.range)) return error;
+  memset(opaque, 0, sizeof *opaque);
+  memcpy(opaque, &handle, sizeof handle);
   return CUDA_SUCCESS;
 }
 
-SIM_API(cuIpcOpenMemHandle_v2)(CUdeviceptr* address, CUipcMemHandle handle, unsigned) {
+SIM_API(cuIpcOpenMemHandle_v2)(CUdeviceptr* address, CUipcMemHandle opaque, unsigned) {
   CUctx_st* context;
   if (CUresult error = sim::current_context(&context)) return error;
-  sim::IpcMemory memory;
-  memcpy(&memory, &handle, sizeof memory);
-  if (address == nullptr || memory.magic != sim::IpcMemory::kMagic) return CUDA_ERROR_INVALID_VALUE;
-  if (memory.pid == getpid())
-    return CUDA_ERROR_INVALID_CONTEXT;  // as the driver: not in the process that made it
-  const std::string path = "/proc/" + std::to_string(memory.pid) + "/fd/" + std::to_string(memory.fd);
-  const int fd = open(path.c_str(), O_RDWR | O_CLOEXEC);
-  if (fd < 0) return CUDA_ERROR_MAP_FAILED;
-  const uint64_t start = memory.offset / sim::kPage * sim::kPage;
-  void* mapping = MAP_FAILED;
-  if (sim::inode_of(fd) == memory.inode) {
-    mapping = mmap(nullptr, memory.offset + memory.bytes - start, PROT_READ | PROT_WRITE,
-                   MAP_SHARED | MAP_NORESERVE, fd, static_cast<off_t>(start));
-  }
-  close(fd);
-  if (mapping == MAP_FAILED) return CUDA_ERROR_MAP_FAILED;
+  sim::MemoryHandle handle;
+  memcpy(&handle, &opaque, sizeof handle);
+  if (address == nullptr || handle.magic != sim::MemoryHandle::kMagic) return CUDA_ERROR_INVALID_VALUE;
+  void* mapping;
+  if (CUresult error = sim::map_range(handle.range, &mapping)) return error;
   sim::Allocation allocation;
-  allocation.base = reinterpret_cast<uint64_t>(mapping) + (memory.offset - start);
-  allocation.size = memory.bytes;
+  allocation.base = reinterpret_cast<uint64_t>(mapping);
+  allocation.size = handle.range.bytes;
   allocation.kind = sim::Allocation::Kind::kImported;
   allocation.device = context->device;
   allocation.context = context->owner;

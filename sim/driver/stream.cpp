@@ -110,7 +110,7 @@ bool must_queue(CUstream_st* stream, const Action& action) {
   if (std::holds_alternative<WriteValue>(action)) return !idle(stream->lane);
   if (const auto* await = std::get_if<Await>(&action)) {
     if (!await->moment->placed()) return true;
-    return await->moment->context()->owner != stream->context->owner && !await->moment->done();
+    return !await->moment->shares_channels_with(stream->context) && !await->moment->done();
   }
   return false;
 }
@@ -168,7 +168,7 @@ void run(Lane& lane, const Action& action) {
     record->moment->place(lane.context, lane.last);
     if (record->timed && lane.last.channel >= 0) read_time_later(lane.context, record->moment);
   } else if (const auto* await = std::get_if<Await>(&action)) {
-    if (await->moment->context()->owner == lane.context->owner) add_join(lane, await->moment->ticket());
+    if (await->moment->shares_channels_with(lane.context)) add_join(lane, await->moment->ticket());
   } else if (const auto* write = std::get_if<WriteValue>(&action)) {
     write_value(*write);
   } else if (const auto* free = std::get_if<FreeMemory>(&action)) {
@@ -180,7 +180,7 @@ void run(Lane& lane, const Action& action) {
 bool attend(CUstream_st* stream, const Action& action) {
   if (const auto* await = std::get_if<Await>(&action)) {
     await->moment->wait_placed();
-    if (await->moment->context()->owner != stream->context->owner) await->moment->wait();
+    if (!await->moment->shares_channels_with(stream->context)) await->moment->wait();
     return true;
   }
   const auto* call = std::get_if<CallHost>(&action);
@@ -341,8 +341,6 @@ void Moment::wait_placed() {
   std::unique_lock lock(mutex_);
   placed_changed_.wait(lock, [&] { return placed(); });
 }
-
-bool Moment::done() { return done_at_ns() != 0; }
 
 uint64_t Moment::done_at_ns() {
   if (const uint64_t known = done_at_ns_.load(std::memory_order_relaxed)) return known;

@@ -31,20 +31,27 @@ class Moment {
  public:
   // A point that is still in a stream's queue; place() follows.
   Moment() = default;
-  Moment(CUctx_st* context, Ticket ticket) { place(context, ticket); }
+  Moment(CUctx_st* context, Ticket ticket) { Moment::place(context, ticket); }
+  virtual ~Moment() = default;
+  Moment(const Moment&) = delete;
+  Moment& operator=(const Moment&) = delete;
 
   // Says where in the node's channels the point is. From then on waits are the node's.
-  void place(CUctx_st* context, Ticket ticket);
-  bool placed();
-  void wait_placed();
+  virtual void place(CUctx_st* context, Ticket ticket);
+  virtual bool placed();
+  virtual void wait_placed();
 
-  bool done();
-  void wait();
+  bool done() { return done_at_ns() != 0; }
+  virtual void wait();
   // When it was done, as the device's clock has it. 0: not done.
-  uint64_t done_at_ns();
+  virtual uint64_t done_at_ns();
 
-  CUctx_st* context() const { return context_; }
-  Ticket ticket() const { return ticket_; }  // Precondition: placed()
+  // Whether it is in channels that the context uses too, so that the node can wait for it. Precondition:
+  // placed()
+  bool shares_channels_with(const CUctx_st* context) const {
+    return context_ != nullptr && context_->owner == context->owner;
+  }
+  Ticket ticket() const { return ticket_; }  // Precondition: placed() in channels of this process
 
  private:
   std::mutex mutex_;
