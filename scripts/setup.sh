@@ -21,8 +21,10 @@ readonly kPackages=(
 # Three toolkits: the oldest and the newest headers bracket what the driver API table has to cover,
 # and sample programs are built with two generations of the runtime. No wheel has a complete nvcc 12,
 # so 12.9 is compiled for by nvcc 13.0, with that compiler's own `crt/` headers: all that the code it
-# writes calls is in the 12.9 runtime.
+# writes calls is in the 12.9 runtime. And the oldest runtime that is still in use, to run programs on;
+# no wheel has its static form.
 readonly kCompiler=(nvidia-cuda-crt==13.0.88 nvidia-cuda-nvcc==13.0.88 nvidia-nvvm==13.0.88)
+readonly kCuda11=(nvidia-cuda-runtime-cu11==11.8.89)
 readonly kCuda12=(
   "${kCompiler[@]}" nvidia-cuda-cccl-cu12==12.9.27 nvidia-cuda-profiler-api-cu12==12.9.79
   nvidia-cuda-runtime-cu12==12.9.79 nvidia-nvml-dev-cu12==12.9.79
@@ -44,7 +46,7 @@ usage() {
 usage: scripts/setup.sh [--clients] [--no-packages]
        scripts/setup.sh --print-env
 
-  --clients      also install PyTorch and NVML's Python binding for the client tests (about 5 GB on disk)
+  --clients      also install PyTorch, CuPy and others for the client tests (about 5.5 GB on disk)
   --no-packages  leave system packages alone, for systems other than Debian and Ubuntu
   --print-env    install nothing; print where things are, as shell assignments
 
@@ -215,26 +217,38 @@ clients_stamp() { stamp_of "$(<"$kClientPins")" "$("$(host_python)" --version)";
 
 clients_current() { [[ -f $kClientsDir/.stamp && "$(<"$kClientsDir/.stamp")" == "$(clients_stamp)" ]]; }
 
+clients_pip() { "$kClientsDir/bin/pip" --disable-pip-version-check --no-input "$@" </dev/null; }
+
+# Names as pip compares them, one a line, of lines like `NAME==VERSION`.
+package_names() { sed -nE 's/^([A-Za-z0-9._-]+)==.*/\L\1/p' | tr '_.' '--' | sort; }
+
 install_clients() {
   if clients_current; then
     say "clients: present"
     return
   fi
-  say "clients: fetching PyTorch and what it loads"
+  say "clients: fetching PyTorch, CuPy and what they load"
   # A virtual environment names its own path, so it cannot be renamed; the stamp comes last instead.
-  rm -rf "$kClientsDir"
-  "$(host_python)" -m venv "$kClientsDir" || fail "python3 -m venv failed; is python3-venv installed?"
-  "$kClientsDir/bin/pip" --disable-pip-version-check --no-input install --quiet --no-cache-dir --no-deps \
-    --no-compile --only-binary :all: -r "$kClientPins" </dev/null ||
+  rm -f "$kClientsDir/.stamp"
+  # One of another Python can't be kept; else only what differs is fetched.
+  if [[ "$("$kClientsDir/bin/python" --version 2>/dev/null)" != "$("$(host_python)" --version)" ]]; then
+    rm -rf "$kClientsDir"
+    "$(host_python)" -m venv "$kClientsDir" || fail "python3 -m venv failed; is python3-venv installed?"
+  fi
+  clients_pip install --quiet --no-cache-dir --no-deps --no-compile --only-binary :all: -r "$kClientPins" ||
     fail "pip could not install scripts/requirements-clients.txt"
-  "$kClientsDir/bin/python" -c 'import torch, pynvml; assert torch.version.cuda' </dev/null ||
-    fail "PyTorch was installed but does not start; see above"
+  local unpinned
+  mapfile -t unpinned < <(comm -23 <(clients_pip freeze | package_names) <(package_names <"$kClientPins"))
+  if ((${#unpinned[@]})); then clients_pip uninstall --quiet --yes "${unpinned[@]}"; fi
+  "$kClientsDir/bin/python" -c 'import torch, cupy, pynvml; assert torch.version.cuda' </dev/null ||
+    fail "PyTorch or CuPy was installed but does not start; see above"
   clients_stamp >"$kClientsDir/.stamp"
 }
 
 print_env() {
   local clients=""
   if clients_current; then clients="$kClientsDir/bin/python"; fi
+  printf 'CUSLICE_CUDA_11=%q\n' "$kCache/cuda-11.8"
   printf 'CUSLICE_CUDA_12=%q\n' "$kCache/cuda-12.9"
   printf 'CUSLICE_CUDA_13=%q\n' "$kCache/cuda-13.0"
   printf 'CUSLICE_CUDA_NEWEST=%q\n' "$kCache/cuda-13.5"
@@ -275,6 +289,7 @@ main() {
   }
   # A killed run could not remove its own; nobody else can be in here now.
   rm -rf "$kCache"/.staging.*
+  install_cuda 11.8 "${kCuda11[@]}"
   install_cuda 12.9 "${kCuda12[@]}"
   install_cuda 13.0 "${kCuda13[@]}"
   install_cuda 13.5 "${kCudaNewest[@]}"
