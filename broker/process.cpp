@@ -49,20 +49,31 @@ uint32_t innermost_pid(pid_t pid) {
   return 0;
 }
 
-}  // namespace
-
-uint64_t process_start_time(pid_t pid) {
+// A number of /proc/<pid>/stat, from field 4 on; 0: no such process.
+uint64_t stat_field(pid_t pid, int wanted) {
   const std::string stat = read_small_file(proc_file(pid, "stat"));
   // The name in field 2 may hold spaces and brackets; the last bracket ends it, field 3 follows.
   size_t at = stat.rfind(')');
   if (at == std::string::npos) return 0;
   at += 2;
-  for (int field = 3; field < 22; ++field) {
+  for (int field = 3; field < wanted; ++field) {
     at = stat.find(' ', at);
     if (at == std::string::npos) return 0;
     ++at;
   }
   return strtoull(stat.c_str() + at, nullptr, 10);
+}
+
+}  // namespace
+
+uint64_t process_start_time(pid_t pid) { return stat_field(pid, 22); }
+
+pid_t parent_of(pid_t pid) { return static_cast<pid_t>(stat_field(pid, 4)); }
+
+std::string process_name(pid_t pid) {
+  std::string name = read_small_file(proc_file(pid, "comm"));
+  if (!name.empty() && name.back() == '\n') name.pop_back();
+  return name;
 }
 
 std::optional<Process> open_process(pid_t pid, uint64_t start_time) {

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 
 #include "broker/unique_fd.h"
 
@@ -20,6 +21,9 @@ struct Process {
 
 // 0: no such process.
 uint64_t process_start_time(pid_t pid);
+pid_t parent_of(pid_t pid);
+// Its comm, which it chose itself; empty: no such process.
+std::string process_name(pid_t pid);
 
 // Nothing if the process is gone, or another one has its pid by now (start_time != 0 and different).
 std::optional<Process> open_process(pid_t pid, uint64_t start_time);

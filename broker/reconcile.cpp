@@ -24,11 +24,16 @@ const ProcessMemory* find(const std::vector<ProcessMemory>& processes, pid_t pid
   return nullptr;
 }
 
+// What the driver is to list for the process, but for what it took unasked.
+uint64_t accounted_bytes(const limiter::SlotUse& use) {
+  return use.held_bytes - std::min(use.held_bytes, use.managed_bytes);
+}
+
 }  // namespace
 
 Measurement measure(const Measurement& last, uint32_t generation, const limiter::SlotUse& use,
                     uint64_t listed_bytes) {
-  const uint64_t accounted = use.held_bytes - std::min(use.held_bytes, use.managed_bytes);
+  const uint64_t accounted = accounted_bytes(use);
   const uint64_t overhead = listed_bytes - std::min(listed_bytes, accounted);
   const bool may_fall =
       last.generation != generation || (last.releases != use.releases && use.pooled_bytes == 0);
@@ -36,8 +41,11 @@ Measurement measure(const Measurement& last, uint32_t generation, const limiter:
   return {generation, overhead, use.releases};
 }
 
-Reconciler::Reconciler(EventLoop& loop, const Nvml& nvml)
-    : loop_(loop), nvml_(nvml), context_bytes_(nvml.gpus().size(), kUnknownContextBytes) {}
+Reconciler::Reconciler(EventLoop& loop, const Nvml& nvml, Backstop& backstop)
+    : loop_(loop),
+      nvml_(nvml),
+      backstop_(backstop),
+      context_bytes_(nvml.gpus().size(), kUnknownContextBytes) {}
 
 void Reconciler::add(uint64_t key, SliceFiles* files, Members* members, std::vector<int> node_gpus) {
   slices_[key] = {files, members, std::move(node_gpus), {}};
@@ -65,25 +73,15 @@ void Reconciler::schedule(uint64_t delay_ns) {
   });
 }
 
-bool Reconciler::any_context() const {
-  for (const auto& entry : slices_) {
-    const Slice& slice = entry.second;
-    bool any = false;
-    slice.members->for_each([&](uint32_t slot, uint32_t, pid_t) {
-      any |= slice.files->state().work[slot].contexts.load(std::memory_order_relaxed) != 0;
-    });
-    if (any) return true;
-  }
-  return false;
-}
-
 void Reconciler::look() {
+  if (slices_.empty()) return;
   for (auto& [key, slice] : slices_) {
     if (!slice.files->damaged()) slice.members->adopt();
   }
   bool complete = true;
+  backstop_.begin(now_ns());
   for (size_t gpu = 0; gpu < context_bytes_.size(); ++gpu) complete &= look_at(static_cast<int>(gpu));
-  if (!any_context()) return;
+  if (backstop_.end()) schedule(Backstop::kSecondLookNs);
   if (!complete) {
     schedule(retry_ns_);
     retry_ns_ = std::min(2 * retry_ns_, kFirstIntervalNs);
@@ -93,9 +91,31 @@ void Reconciler::look() {
   interval_ns_ = std::min(2 * interval_ns_, kLongestIntervalNs);
 }
 
+bool Reconciler::has_gpu(const Slice& slice, int node_gpu) const {
+  return std::find(slice.node_gpus.begin(), slice.node_gpus.end(), node_gpu) != slice.node_gpus.end();
+}
+
+std::set<uint32_t> Reconciler::attached_pids(int node_gpu) const {
+  std::set<uint32_t> pids;
+  for (const auto& [key, slice] : slices_) {
+    if (!has_gpu(slice, node_gpu)) continue;
+    slice.members->for_each([&](uint32_t, uint32_t, pid_t pid) { pids.insert(static_cast<uint32_t>(pid)); });
+  }
+  return pids;
+}
+
+std::vector<ProcessMemory> Reconciler::strangers(int node_gpu) const {
+  std::vector<ProcessMemory> listed;
+  if (!nvml_.processes(node_gpu, &listed)) return {};
+  const std::set<uint32_t> attached = attached_pids(node_gpu);
+  std::erase_if(listed, [&](const ProcessMemory& process) { return attached.contains(process.pid); });
+  return listed;
+}
+
 // false: a process whose context was never measured was busy; look again soon.
 bool Reconciler::look_at(int node_gpu) {
   struct Candidate {
+    uint64_t key;
     Slice* slice;
     int gpu;
     uint32_t slot, generation;
@@ -103,33 +123,60 @@ bool Reconciler::look_at(int node_gpu) {
     limiter::SlotUse before;
   };
   std::vector<Candidate> candidates;
+  bool any_slice = false;  // that has the GPU
   for (auto& entry : slices_) {
     Slice& slice = entry.second;
     if (slice.files->damaged()) continue;
     for (size_t gpu = 0; gpu < slice.node_gpus.size(); ++gpu) {
       if (slice.node_gpus[gpu] != node_gpu) continue;
+      any_slice = true;
       slice.members->for_each([&](uint32_t slot, uint32_t generation, pid_t pid) {
-        candidates.push_back({&slice, static_cast<int>(gpu), slot, generation, pid,
+        candidates.push_back({entry.first, &slice, static_cast<int>(gpu), slot, generation, pid,
                               limiter::slot_use(slice.files->state(), static_cast<int>(gpu), slot)});
       });
     }
   }
-  if (candidates.empty()) return true;
-
   std::vector<ProcessMemory> listed;
-  if (!nvml_.processes(node_gpu, &listed)) return true;
+  if (!any_slice || !nvml_.processes(node_gpu, &listed)) return true;
+  std::map<pid_t, uint64_t> listed_bytes;
+  for (const ProcessMemory& process : listed) {
+    listed_bytes[static_cast<pid_t>(process.pid)] += process.used_bytes;
+  }
+  std::map<uint64_t, uint64_t> slice_bytes;  // what is listed for all processes of a slice
+  std::set<pid_t> attached;
+  for (const Candidate& candidate : candidates) {
+    const auto found = listed_bytes.find(candidate.pid);
+    if (attached.insert(candidate.pid).second && found != listed_bytes.end())
+      slice_bytes[candidate.key] += found->second;
+  }
+  backstop_.looked_at(node_gpu);
+  for (const auto& [pid, bytes] : listed_bytes) {
+    if (!attached.contains(pid)) backstop_.saw_stranger(node_gpu, {static_cast<uint32_t>(pid), bytes});
+  }
 
   bool complete = true;
   for (const Candidate& candidate : candidates) {
     Slice& slice = *candidate.slice;
     const limiter::SlotUse& use = candidate.before;
     const limiter::SlotUse after = limiter::slot_use(slice.files->state(), candidate.gpu, candidate.slot);
-    if (!limiter::was_quiescent(use, after)) {
+    const bool quiescent = limiter::was_quiescent(use, after);
+    const auto found = listed_bytes.find(candidate.pid);
+    const uint64_t bytes = found != listed_bytes.end() ? found->second : 0;
+    backstop_.saw_member({.key = candidate.key,
+                          .node_gpu = node_gpu,
+                          .slot = candidate.slot,
+                          .generation = candidate.generation,
+                          .pid = candidate.pid,
+                          .listed_bytes = bytes,
+                          .admitted_bytes = std::max(accounted_bytes(use), accounted_bytes(after)),
+                          .context_bytes = context_bytes_[node_gpu],
+                          .quiescent = quiescent,
+                          .slice_over_quota = slice_bytes[candidate.key] >
+                                              slice.files->limits().gpus[candidate.gpu].quota_bytes.load()});
+    if (!quiescent) {
       complete &= after.floor_bytes == 0;
       continue;
     }
-    const ProcessMemory* const process = find(listed, candidate.pid);
-    const uint64_t bytes = process != nullptr ? process->used_bytes : 0;
 
     shm::Shared<uint64_t>& overhead = slice.files->limits().overhead_bytes[candidate.gpu][candidate.slot];
     Measurement& last = slice.measured[{candidate.gpu, candidate.slot}];

@@ -3,8 +3,10 @@
 
 #include <cstdint>
 #include <map>
+#include <set>
 #include <vector>
 
+#include "broker/backstop.h"
 #include "broker/event_loop.h"
 #include "broker/members.h"
 #include "broker/nvml.h"
@@ -28,16 +30,20 @@ Measurement measure(const Measurement& last, uint32_t generation, const limiter:
 
 // Charges slices for what the driver takes unasked in their processes (contexts, modules, local memory, ...),
 // read from NVML, and for what dead processes have not given back yet. Looks when somebody attaches or makes
-// a context, then 1 s later, 2 s, ... up to every 30 s while there are contexts; never when there are none.
-// Processes that did not attach are adopted on the way. Owned and called by the loop's thread.
+// a context, then 1 s later, 2 s, ... up to every 30 s while there are slices. Processes that did not reach
+// the attach socket are adopted on the way, and the backstop is told what is seen. Owned and called by the
+// loop's thread.
 class Reconciler {
  public:
-  Reconciler(EventLoop& loop, const Nvml& nvml);
+  Reconciler(EventLoop& loop, const Nvml& nvml, Backstop& backstop);
 
   // `node_gpus[i]`: the node's GPU that is the slice's i-th; -1: not on this node. All pointers live until
   // remove().
   void add(uint64_t key, SliceFiles* files, Members* members, std::vector<int> node_gpus);
   void remove(uint64_t key);
+
+  // What the driver lists on a GPU for processes that are attached to no slice that has it.
+  std::vector<ProcessMemory> strangers(int node_gpu) const;
 
   // Looks soon, and begins with short intervals again.
   void wake();
@@ -69,10 +75,13 @@ class Reconciler {
   void look_for_orphans();
   void adopt_orphan(const Orphan& orphan);
   void schedule(uint64_t delay_ns);
-  bool any_context() const;
+  bool has_gpu(const Slice& slice, int node_gpu) const;
+  // Of the slices that have the GPU.
+  std::set<uint32_t> attached_pids(int node_gpu) const;
 
   EventLoop& loop_;
   const Nvml& nvml_;
+  Backstop& backstop_;
   std::map<uint64_t, Slice> slices_;
   std::vector<Orphan> orphans_;
   std::vector<uint64_t> context_bytes_;

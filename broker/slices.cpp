@@ -4,12 +4,14 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <spdlog/spdlog.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <fstream>
 
+#include "broker/bypass.h"
 #include "broker/clock.h"
 
 namespace broker {
@@ -26,6 +28,9 @@ struct Slices::Slice {
   std::optional<Process> owner;
   EventLoop::WatchId owner_watch = 0;
   bool draining = false;
+  bool damaged = false;          // quarantined for good
+  bool blocked = false;          // while a process bypasses it, by policy
+  std::vector<Bypass> bypasses;  // that the log has
 };
 
 namespace {
@@ -73,6 +78,18 @@ Status read_wish(const v1::PrepareSliceRequest& request, Wish* wish) {
   return {};
 }
 
+Status check_cgroup(const std::string& cgroup) {
+  if (cgroup.empty() || (cgroup.size() > 1 && cgroup.front() == '/' && cgroup.back() != '/')) return {};
+  return fail(Failure::kInvalid,
+              "bad cgroup '" + cgroup +
+                  "': give a path as in /proc/<pid>/cgroup, below the root and without a / "
+                  "at its end");
+}
+
+bool same_bypass(const Bypass& a, const Bypass& b) {
+  return a.pid == b.pid && a.node_gpu == b.node_gpu && a.kind == b.kind;
+}
+
 bool same_wish(v1::PrepareSliceRequest a, v1::PrepareSliceRequest b) {
   a.clear_owner_pid();
   b.clear_owner_pid();
@@ -96,7 +113,11 @@ Slices::Slices(EventLoop& loop, const RunDirectory& run, const Nvml& nvml,
     : loop_(loop),
       run_(run),
       nvml_(nvml),
-      reconciler_(loop, nvml),
+      backstop_([this] { return marks(); },
+                [this](uint64_t key) {
+                  if (Slice* slice = find(key)) act_on_bypasses(*slice);
+                }),
+      reconciler_(loop, nvml, backstop_),
       empty_since_ns_(now_ns()),
       // Called from the arbitration's threads.
       arbitration_(
@@ -128,7 +149,12 @@ Status Slices::open(const std::string& id) {
   slice->record = read_record(id);
   slice->terms = read_terms(slice->files->limits(), &slice->node_gpus);
   slice->draining = (slice->files->limits().header.flags.load() & shm::kDraining) != 0;
-  const bool quarantined = (slice->files->limits().header.flags.load() & shm::kQuarantined) != 0;
+  // What bypasses the slice now is found anew.
+  const uint32_t flags = slice->files->limits().header.flags.load();
+  const bool quarantined = (flags & shm::kQuarantined) != 0 && (flags & shm::kBypassed) == 0;
+  if ((flags & shm::kBypassed) != 0)
+    slice->files->limits().header.flags.fetch_and(~(shm::kBypassed | shm::kQuarantined));
+  charge_unattached(slice->files->limits(), slice->node_gpus, {});
 
   Slice& taken = *slice;
   if (Status status = start(std::move(slice)); !status.ok()) return status;
@@ -150,6 +176,7 @@ Status Slices::prepare(const v1::PrepareSliceRequest& request, v1::Slice* descri
   }
   Wish wish;
   if (Status status = read_wish(request, &wish); !status.ok()) return status;
+  if (Status status = check_cgroup(request.cgroup()); !status.ok()) return status;
 
   if (const Slice* there = find(id)) {
     if (there->draining)
@@ -207,6 +234,7 @@ Status Slices::prepare(const v1::PrepareSliceRequest& request, v1::Slice* descri
     return status;
   }
 
+  slice->files->limits().header.bypass_policy.store(bypass_policy(request.bypass()));
   Slice& made = *slice;
   if (Status status = start(std::move(slice)); !status.ok()) {
     remove_slice_directory(run_.slice(id));
@@ -219,6 +247,7 @@ Status Slices::prepare(const v1::PrepareSliceRequest& request, v1::Slice* descri
                made.terms.compute_limit_percent);
   describe(made, description);
   watch_owner(made);
+  reconciler_.wake();
   return {};
 }
 
@@ -319,6 +348,7 @@ void Slices::remove(Slice& slice) {
   const std::string id = slice.id;
   arbitration_.remove(slice.key);
   reconciler_.remove(slice.key);
+  backstop_.forget_slice(slice.key);
   const std::string directory = slice.files->directory();
   slices_.erase(id);
   remove_slice_directory(directory);
@@ -331,8 +361,66 @@ void Slices::remove(Slice& slice) {
 
 void Slices::quarantine(Slice& slice, const char* reason) {
   spdlog::error("slice {}: quarantined, {}", slice.id, reason);
+  slice.damaged = true;
   slice.files->limits().header.flags.fetch_or(shm::kQuarantined);
   arbitration_.block(slice.key);
+}
+
+std::vector<SliceMarks> Slices::marks() const {
+  std::vector<SliceMarks> marks;
+  for (const auto& [id, slice] : slices_) {
+    SliceMarks mark;
+    mark.key = slice->key;
+    mark.directory = slice->files->directory();
+    struct stat limits;
+    if (stat((mark.directory + "/limits").c_str(), &limits) == 0) {
+      mark.device = limits.st_dev;
+      mark.inode = limits.st_ino;
+    }
+    mark.cgroup = slice->record.wish().cgroup();
+    mark.node_gpus = slice->node_gpus;
+    if (slice->owner && !slice->draining) mark.owner = slice->owner->pid;
+    slice->members->for_each([&](uint32_t, uint32_t, pid_t pid) { mark.pids.push_back(pid); });
+    marks.push_back(std::move(mark));
+  }
+  return marks;
+}
+
+void Slices::act_on_bypasses(Slice& slice) {
+  const std::vector<Bypass> now = backstop_.bypasses(slice.key);
+  shm::LimitsHeader& header = slice.files->limits().header;
+  for (const Bypass& bypass : now) {
+    const bool known = std::any_of(slice.bypasses.begin(), slice.bypasses.end(),
+                                   [&](const Bypass& other) { return same_bypass(bypass, other); });
+    if (known) continue;
+    header.bypasses.fetch_add(1);
+    spdlog::warn("slice {}: bypassed: {}", slice.id, in_words(bypass));
+  }
+  slice.bypasses = now;
+  charge_unattached(slice.files->limits(), slice.node_gpus, now);
+  if (now.empty()) {
+    header.flags.fetch_and(~shm::kBypassed);
+  } else {
+    header.flags.fetch_or(shm::kBypassed);
+  }
+
+  const auto policy = static_cast<shm::BypassPolicy>(header.bypass_policy.load());
+  if (policy == shm::kBypassKill) backstop_.kill(slice.key);
+  const bool block = policy == shm::kBypassBlock && !now.empty();
+  if (block == slice.blocked || slice.damaged) return;
+  slice.blocked = block;
+  if (block) {
+    spdlog::warn("slice {}: blocked until it is no longer bypassed", slice.id);
+    header.flags.fetch_or(shm::kQuarantined);
+    arbitration_.block(slice.key);
+    return;
+  }
+  spdlog::info("slice {}: no longer blocked", slice.id);
+  header.flags.fetch_and(~shm::kQuarantined);
+  arbitration_.remove(slice.key);
+  arbitration_.add(slice.key, arbiter_terms(slice.terms), slice.files.get());
+  slice.members->for_each(
+      [&](uint32_t slot, uint32_t, pid_t) { arbitration_.use_slots(slice.key, slot + 1); });
 }
 
 Status Slices::update(const v1::UpdateSliceRequest& request, v1::Slice* description) {
@@ -364,6 +452,10 @@ Status Slices::update(const v1::UpdateSliceRequest& request, v1::Slice* descript
   limits.share.compute_limit_percent.store(terms.compute_limit_percent);
   limits.share.priority.store(terms.priority ? 1 : 0);
   arbitration_.update(slice->key, arbiter_terms(terms));
+  if (request.bypass() != v1::BYPASS_POLICY_UNSPECIFIED) {
+    limits.header.bypass_policy.store(bypass_policy(request.bypass()));
+    act_on_bypasses(*slice);
+  }
   spdlog::info("slice {}: changed", slice->id);
   describe(*slice, description);
   return {};
@@ -390,6 +482,9 @@ void Slices::describe(const Slice& slice, v1::Slice* description) const {
   description->set_draining(slice.draining);
   description->set_quarantined((slice.files->limits().header.flags.load() & shm::kQuarantined) != 0);
   for (const uint32_t pid : slice.members->pids()) description->add_pids(pid);
+  const uint32_t policy = slice.files->limits().header.bypass_policy.load();
+  description->set_bypass(bypass_policy(static_cast<shm::BypassPolicy>(policy)));
+  for (const Bypass& bypass : slice.bypasses) broker::describe(bypass, description->add_bypasses());
 }
 
 void Slices::describe_node(v1::Node* node) {
@@ -406,6 +501,12 @@ void Slices::describe_node(v1::Node* node) {
     description->set_multiprocessors(gpu.multiprocessors);
     description->set_used_bytes(nvml_.used_bytes(gpu.index));
     description->set_busy_percent(nvml_.busy_percent(gpu.index));
+    for (const ProcessMemory& process : backstop_.unmanaged(reconciler_.strangers(gpu.index))) {
+      v1::UnmanagedProcess* const unmanaged = description->add_unmanaged();
+      unmanaged->set_pid(process.pid);
+      unmanaged->set_name(process_name(static_cast<pid_t>(process.pid)));
+      unmanaged->set_used_bytes(process.used_bytes);
+    }
   }
   node->set_driver_version(nvml_.driver_version());
   node->set_broker_pid(static_cast<uint32_t>(getpid()));

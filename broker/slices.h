@@ -10,6 +10,7 @@
 #include "broker/api/cuslice.pb.h"
 #include "broker/arbitration.h"
 #include "broker/attach.h"
+#include "broker/backstop.h"
 #include "broker/event_loop.h"
 #include "broker/members.h"
 #include "broker/nvml.h"
@@ -55,6 +56,9 @@ class Slices {
   void drain(Slice& slice);
   void remove(Slice& slice);
   void quarantine(Slice& slice, const char* reason);
+  std::vector<SliceMarks> marks() const;
+  // The bypasses of a slice are others now, or the policy is.
+  void act_on_bypasses(Slice& slice);
 
   Status write_record(const v1::SliceRecord& record) const;
   v1::SliceRecord read_record(const std::string& id) const;
@@ -68,6 +72,7 @@ class Slices {
   EventLoop& loop_;
   const RunDirectory& run_;
   const Nvml& nvml_;
+  Backstop backstop_;
   Reconciler reconciler_;
   std::map<std::string, std::unique_ptr<Slice>> slices_;  // by id
   limiter::SliceKey next_key_ = 1;

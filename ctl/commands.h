@@ -11,6 +11,7 @@
 
 #include "broker/run_directory.h"
 #include "broker/sizes.h"
+#include "shm/layout.h"
 
 namespace ctl {
 
@@ -20,6 +21,7 @@ struct SliceOptions {
   std::optional<uint32_t> compute_percent;
   std::optional<uint32_t> compute_limit_percent;
   std::optional<bool> priority;
+  std::optional<shm::BypassPolicy> bypass;
 };
 
 struct RunOptions {

@@ -14,6 +14,7 @@
 #include "broker/process.h"
 #include "ctl/client.h"
 #include "ctl/commands.h"
+#include "ctl/snapshot.h"
 
 namespace ctl {
 namespace {
@@ -94,6 +95,22 @@ Check check_broker(const broker::RunDirectory& run) {
           "process " + std::to_string(node.broker_pid()) + ", version " + node.broker_version() + " on " +
               run.socket() + (node.transient() ? ", ends with its last slice" : ""),
           ""};
+}
+
+// Processes on a GPU that are in no slice: what they use, no slice can count on.
+Check check_unmanaged(const broker::RunDirectory& run) {
+  constexpr char kWhat[] = "processes outside of slices";
+  v1::Node node;
+  if (!Client(run).get_node(&node).ok()) return {kWhat, Verdict::kSkipped, "only a broker can tell", ""};
+  std::string found;
+  for (const v1::Gpu& gpu : node.gpus()) {
+    for (const v1::UnmanagedProcess& process : gpu.unmanaged()) {
+      found += (found.empty() ? "" : "; ") + std::to_string(process.pid()) + " (" +
+               printable(process.name()) + ") holds " + broker::format_bytes(process.used_bytes()) +
+               " on GPU " + std::to_string(gpu.index());
+    }
+  }
+  return {kWhat, Verdict::kOk, found.empty() ? "none" : found, ""};
 }
 
 // Runs this program with arguments to its end.
@@ -209,6 +226,7 @@ int doctor(const broker::RunDirectory& directory, const std::string& lib_dir, bo
   checks.push_back(check_driver(&driver_path));
   checks.push_back(check_nvml(&nvml));
   checks.push_back(check_broker(directory));
+  checks.push_back(check_unmanaged(directory));
   if (nvml != nullptr) check_slice(directory, lib_dir, driver_path, &checks);
   print(checks, as_json);
   for (const Check& check : checks) {

@@ -25,6 +25,19 @@ void print_json(const SliceView& slice, const Status& broker) {
   std::cout << json.dump(2) << "\n";
 }
 
+// What the broker tells of processes past the slice's limits; only it knows them.
+void explain_bypasses(const v1::ListSlicesResponse& slices, const std::string& id) {
+  for (const v1::Slice& slice : slices.slices()) {
+    if (slice.id() != id) continue;
+    for (const v1::Bypass& bypass : slice.bypasses()) {
+      std::cout << "\nPast the limits: process " << bypass.pid() << " (" << printable(bypass.name())
+                << ") holds " << broker::format_bytes(bypass.bytes()) << " on GPU " << bypass.gpu()
+                << (bypass.attached() ? " more than it admits to\n"
+                                      : " and never attached: is it static, or was LD_PRELOAD cleared?\n");
+    }
+  }
+}
+
 }  // namespace
 
 std::string name_of(const ProcessView& process) {
@@ -34,8 +47,8 @@ std::string name_of(const ProcessView& process) {
 }
 
 int explain(const broker::RunDirectory& directory, const std::string& id, bool json) {
-  v1::ListSlicesResponse ignored;
-  const Status broker = Client(directory).list(&ignored);
+  v1::ListSlicesResponse listed;
+  const Status broker = Client(directory).list(&listed);
   SliceView slice;
   if (const Status status = read_slice(directory.slice(id), &slice); !status.ok()) {
     return report(status.failure == Failure::kNotFound
@@ -50,6 +63,7 @@ int explain(const broker::RunDirectory& directory, const std::string& id, bool j
             << "\n";
   explain_memory(slice);
   explain_time(slice);
+  explain_bypasses(listed, id);
   for (const CounterView& counter : slice.counters) {
     if (counter.value != 0) std::cout << "\n" << counter.value << " " << counter.meaning << "\n";
   }

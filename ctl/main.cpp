@@ -11,6 +11,7 @@
 #include <cstring>
 #include <iostream>
 
+#include "broker/bypass.h"
 #include "ctl/commands.h"
 
 namespace ctl {
@@ -60,6 +61,20 @@ void add_share(CLI::App* command, const std::string& name, std::optional<uint32_
       ->type_name("PERCENT");
 }
 
+void add_bypass(CLI::App* command, std::optional<shm::BypassPolicy>* policy) {
+  command
+      ->add_option_function<std::string>(
+          "--bypass",
+          [policy](const std::string& text) {
+            for (const shm::BypassPolicy known : {shm::kBypassReport, shm::kBypassBlock, shm::kBypassKill}) {
+              if (text == broker::policy_name(known)) *policy = known;
+            }
+          },
+          "what is done about a process that uses the GPU past the slice [report]")
+      ->type_name("report|block|kill")
+      ->check(CLI::IsMember({"report", "block", "kill"}));
+}
+
 // For a value that must not be empty: an unset variable in a script is no choice.
 const CLI::Validator kNotEmpty([](const std::string& text) { return text.empty() ? "is empty" : ""; }, "");
 
@@ -97,6 +112,7 @@ int run_command(int argc, char** argv) {
   run->add_flag_function(
       "--priority", [&](int64_t) { run_options.slice.priority = true; },
       "latency class: goes first while it has credit");
+  add_bypass(run, &run_options.slice.bypass);
   run->add_option("--gpu", run_options.gpus,
                   "index or UUID; again for several [CUDA_VISIBLE_DEVICES; any with room]")
       ->take_all()
@@ -137,6 +153,7 @@ int run_command(int argc, char** argv) {
   set->add_flag_function(
       "--priority{true},--no-priority{false}", [&](int64_t on) { set_options.priority = on > 0; },
       "latency class");
+  add_bypass(set, &set_options.bypass);
 
   CLI::App* const explain = app.add_subcommand("explain", "Who uses what in a slice, and what was refused");
   explain->add_option("slice", slice, "id of the slice")->required();
@@ -172,11 +189,11 @@ int run_command(int argc, char** argv) {
   if (explain->parsed()) return ctl::explain(directory, slice, explain_json);
   if (doctor->parsed()) return ctl::doctor(directory, doctor_lib_dir, doctor_json);
   const bool anything = set_options.memory || set_options.compute_percent ||
-                        set_options.compute_limit_percent || set_options.priority;
+                        set_options.compute_limit_percent || set_options.priority || set_options.bypass;
   if (!anything) {
     return ctl::report(
         broker::fail(broker::Failure::kInvalid,
-                     "nothing to set: give --memory, --compute, --compute-limit or --priority"));
+                     "nothing to set: give --memory, --compute, --compute-limit, --priority or --bypass"));
   }
   return ctl::set(directory, slice, set_options);
 }

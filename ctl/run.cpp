@@ -13,6 +13,7 @@
 #include <cstring>
 #include <iostream>
 
+#include "broker/bypass.h"
 #include "broker/unique_fd.h"
 #include "ctl/broker_process.h"
 #include "ctl/commands.h"
@@ -157,6 +158,7 @@ v1::PrepareSliceRequest request_for(const RunOptions& options, const std::vector
   request.set_compute(slice.compute_percent.value_or(0));
   request.set_compute_limit(slice.compute_limit_percent.value_or(0));
   request.set_priority(slice.priority.value_or(false));
+  if (slice.bypass) request.set_bypass(broker::bypass_policy(*slice.bypass));
   for (const std::string& gpu : gpus) {
     v1::GpuWish* const wish = request.add_gpus();
     wish->set_gpu(gpu);

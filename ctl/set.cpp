@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <iostream>
 
+#include "broker/bypass.h"
 #include "ctl/client.h"
 #include "ctl/commands.h"
 #include "ctl/snapshot.h"
@@ -20,6 +21,7 @@ int set(const broker::RunDirectory& directory, const std::string& slice, const S
   request.set_compute(options.compute_percent.value_or(0));
   request.set_compute_limit(options.compute_limit_percent.value_or(0));
   if (options.priority) request.set_priority(*options.priority);
+  if (options.bypass) request.set_bypass(broker::bypass_policy(*options.bypass));
 
   v1::Slice changed;
   if (Status status = Client(directory).update(request, &changed); !status.ok()) return report(status);
@@ -28,7 +30,9 @@ int set(const broker::RunDirectory& directory, const std::string& slice, const S
     std::cout << " GPU " << gpu.index() << " " << broker::format_bytes(gpu.quota_bytes()) << ",";
   }
   std::cout << " compute " << changed.compute() << " %, at most " << changed.compute_limit() << " %"
-            << (changed.priority() ? ", priority" : "") << "\n";
+            << (changed.priority() ? ", priority" : "");
+  if (options.bypass) std::cout << ", bypass: " << broker::policy_name(*options.bypass);
+  std::cout << "\n";
   SliceView now;
   if (!read_slice(directory.slice(slice), &now).ok()) return 0;  // released meanwhile
   for (const GpuView& gpu : now.gpus) {

@@ -17,17 +17,14 @@
 namespace ctl {
 namespace {
 
-std::string text_of(const char* bytes, size_t size) {
-  std::string text(bytes, strnlen(bytes, size));
-  // A tenant wrote it: nothing of it may drive the terminal.
-  std::replace_if(
-      text.begin(), text.end(), [](char c) { return c < 0x20 || c > 0x7e; }, '?');
-  return text;
-}
+std::string text_of(const char* bytes, size_t size) { return printable({bytes, strnlen(bytes, size)}); }
 
 std::string condition_of(const shm::Limits& limits, bool waiting) {
   const uint32_t flags = limits.header.flags.load();
+  // Blocked by policy is as good as quarantined, but for the reason.
+  if ((flags & shm::kQuarantined) && (flags & shm::kBypassed)) return "blocked: bypassed";
   if (flags & shm::kQuarantined) return "quarantined";
+  if (flags & shm::kBypassed) return "bypassed";
   if (flags & shm::kDraining) return "draining";
   switch (limits.gate.mode.load()) {
     case shm::kOpen:
@@ -129,6 +126,12 @@ void copy_out(const shm::Limits& limits, const shm::State& state, SliceView* vie
 }
 
 }  // namespace
+
+std::string printable(std::string text) {
+  std::replace_if(
+      text.begin(), text.end(), [](char c) { return c < 0x20 || c > 0x7e; }, '?');
+  return text;
+}
 
 broker::Status read_slice(const std::string& directory, SliceView* view) {
   const shm::Limits* limits = nullptr;

@@ -75,6 +75,9 @@ struct SliceView {
   std::vector<CounterView> counters;
 };
 
+// A tenant wrote it: nothing of it may drive the terminal.
+std::string printable(std::string text);
+
 broker::Status read_slice(const std::string& directory, SliceView* view);
 
 // All slices of a run directory by id. What cannot be read is left out and said in *problems.
