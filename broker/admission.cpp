@@ -36,8 +36,8 @@ uint64_t node_reserve_bytes(uint64_t device_bytes) {
 
 uint64_t Admission::free_bytes(int gpu) const {
   uint64_t promised = 0;
-  for (const Terms* terms : promised_) {
-    for (const Grant& grant : terms->gpus) {
+  for (const Promise& promise : promised_) {
+    for (const Grant& grant : promise.terms->gpus) {
       if (grant.gpu == gpu) promised += grant.quota_bytes;
     }
   }
@@ -47,8 +47,8 @@ uint64_t Admission::free_bytes(int gpu) const {
 
 uint32_t Admission::free_compute(int gpu) const {
   uint32_t promised = 0;
-  for (const Terms* terms : promised_) {
-    if (uses(*terms, gpu)) promised += terms->compute_percent;
+  for (const Promise& promise : promised_) {
+    if (uses(*promise.terms, gpu)) promised += promise.terms->compute_percent;
   }
   return 100 - std::min<uint32_t>(100, promised);
 }
@@ -198,13 +198,13 @@ Status Admission::check_memory(const Terms& terms) const {
 Status Admission::check_compute(const Terms& terms) const {
   for (const Grant& grant : terms.gpus) {
     if (terms.compute_percent > free_compute(grant.gpu)) {
-      return fail(Failure::kFull,
-                  std::to_string(terms.compute_percent) + " % of compute do not fit: " + describe(grant.gpu));
+      return fail(Failure::kFull, std::to_string(terms.compute_percent) + " % of compute do not fit: " +
+                                      describe(grant.gpu) + describe_holders(terms));
     }
   }
 
-  std::vector<const Terms*> all = promised_;
-  all.push_back(&terms);
+  std::vector<const Terms*> all = {&terms};
+  for (const Promise& promise : promised_) all.push_back(promise.terms);
   for (const Terms* gang : all) {
     if (gang->gpus.size() < 2) continue;
     uint32_t sum = 0;
@@ -216,7 +216,7 @@ Status Admission::check_compute(const Terms& terms) const {
                   std::to_string(terms.compute_percent) +
                       " % of compute do not fit: a slice that has several GPUs takes its turns on all of "
                       "them at once, and it and the slices that share a GPU with it would have " +
-                      std::to_string(sum) + " % together");
+                      std::to_string(sum) + " % together" + describe_holders(terms));
     }
   }
   return {};
@@ -225,6 +225,27 @@ Status Admission::check_compute(const Terms& terms) const {
 std::string Admission::describe(int gpu) const {
   return "GPU " + std::to_string(gpu) + " has " + format_bytes(free_bytes(gpu)) + " and " +
          std::to_string(free_compute(gpu)) + " % of compute free";
+}
+
+// Who has the compute that was asked for: those that have most of it first.
+std::string Admission::describe_holders(const Terms& asked) const {
+  constexpr size_t kMostNamed = 8;
+  std::vector<Promise> holders;
+  for (const Promise& promise : promised_) {
+    if (share_a_gpu(asked, *promise.terms)) holders.push_back(promise);
+  }
+  if (holders.empty()) return "";
+  std::stable_sort(holders.begin(), holders.end(), [](const Promise& left, const Promise& right) {
+    return left.terms->compute_percent > right.terms->compute_percent;
+  });
+  std::string text = "; guaranteed are";
+  for (size_t i = 0; i < std::min(holders.size(), kMostNamed); ++i) {
+    text += (i > 0 ? ", " : " ") + std::to_string(holders[i].terms->compute_percent) + " % to ";
+    text += holders[i].slice;
+  }
+  if (holders.size() > kMostNamed)
+    text += " and less to " + std::to_string(holders.size() - kMostNamed) + " more";
+  return text;
 }
 
 }  // namespace broker

@@ -13,6 +13,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "broker/nvml.h"
@@ -59,8 +60,8 @@ class Admission {
   Admission(std::span<const NodeGpu> gpus, std::span<const uint64_t> context_bytes)
       : gpus_(gpus), context_bytes_(context_bytes) {}
 
-  // Counts the terms of a slice that is there.
-  void promise(const Terms& terms) { promised_.push_back(&terms); }
+  // Counts the terms of a slice that is there; both must outlive this.
+  void promise(std::string_view slice, const Terms& terms) { promised_.push_back({slice, &terms}); }
 
   Status admit(const Wish& wish, Terms* terms) const;
   // Whether these exact terms fit beside what is promised.
@@ -75,11 +76,17 @@ class Admission {
   Status check_values(const Terms& terms) const;
   Status check_memory(const Terms& terms) const;
   Status check_compute(const Terms& terms) const;
+  struct Promise {
+    std::string_view slice;
+    const Terms* terms;
+  };
+
   std::string describe(int gpu) const;
+  std::string describe_holders(const Terms& asked) const;
 
   std::span<const NodeGpu> gpus_;
   std::span<const uint64_t> context_bytes_;
-  std::vector<const Terms*> promised_;
+  std::vector<Promise> promised_;
 };
 
 }  // namespace broker

@@ -569,7 +569,7 @@ limiter::ArbiterTerms Slices::arbiter_terms(const Terms& terms) const {
 Admission Slices::admission(const Slice* except) const {
   Admission admission(nvml_.gpus(), reconciler_.context_bytes());
   for (const auto& [id, slice] : slices_) {
-    if (slice.get() != except) admission.promise(slice->terms);
+    if (slice.get() != except) admission.promise(id, slice->terms);
   }
   return admission;
 }

@@ -29,7 +29,7 @@ class AdmissionTest : public testing::Test {
 
   Status admit(const Wish& wish, Terms* terms) {
     broker::Admission admission(gpus_, context_bytes_);
-    for (const Terms& there : promised_) admission.promise(there);
+    for (const auto& [slice, there] : promised_) admission.promise(slice, there);
     return admission.admit(wish, terms);
   }
 
@@ -38,7 +38,7 @@ class AdmissionTest : public testing::Test {
     Terms terms;
     const Status status = admit(wish, &terms);
     ASSERT_TRUE(status.ok()) << status.text;
-    promised_.push_back(terms);
+    promised_.emplace_back("slice-" + std::to_string(promised_.size()), terms);
   }
 
   static Wish on(std::vector<std::string> gpus, uint64_t bytes, uint32_t compute) {
@@ -52,7 +52,7 @@ class AdmissionTest : public testing::Test {
 
   std::vector<broker::NodeGpu> gpus_;
   std::vector<uint64_t> context_bytes_ = std::vector<uint64_t>(3, 512ull << 20);
-  std::list<Terms> promised_;
+  std::list<std::pair<std::string, Terms>> promised_;
   Terms terms_;
 };
 
@@ -82,6 +82,19 @@ TEST_F(AdmissionTest, compute_past_100_is_refused) {
   keep(on({"1"}, 10 * kGiB, 75));
   EXPECT_TRUE(admit(on({"1"}, 10 * kGiB, 25), &terms_).ok());
   EXPECT_EQ(admit(on({"1"}, 10 * kGiB, 26), &terms_).failure, Failure::kFull);
+}
+
+TEST_F(AdmissionTest, refused_compute_says_who_holds_what) {
+  keep(on({"0"}, 1 * kGiB, 20));
+  keep(on({"1"}, 1 * kGiB, 90));
+  keep(on({"0"}, 1 * kGiB, 70));
+  EXPECT_TRUE(admit(on({"0"}, kGiB, 11), &terms_)
+                  .text.ends_with("10 % of compute free; guaranteed are 70 % to slice-2, 20 % to slice-0"));
+  // A refusal of memory is not about compute.
+  EXPECT_EQ(admit(on({"0"}, 80 * kGiB, 1), &terms_).text.find("guaranteed"), std::string::npos);
+  promised_.clear();
+  for (int i = 0; i < 10; ++i) keep(on({"2"}, kGiB, 10));
+  EXPECT_TRUE(admit(on({"2"}, kGiB, 1), &terms_).text.ends_with("10 % to slice-7 and less to 2 more"));
 }
 
 TEST_F(AdmissionTest, memory_below_a_context_is_refused) {

@@ -55,7 +55,7 @@ void admit(fuzz::Input& input) {
   std::vector<std::unique_ptr<broker::Terms>> promised;
   for (int slices = 0; slices < 16 && !input.empty(); ++slices) {
     broker::Admission admission(gpus, context_bytes);
-    for (const auto& terms : promised) admission.promise(*terms);
+    for (const auto& terms : promised) admission.promise("fuzzed", *terms);
     auto terms = std::make_unique<broker::Terms>();
     if (!admission.admit(take_wish(input), terms.get()).ok()) continue;
     HOLDS(!terms->gpus.empty() && terms->compute_percent >= 1 && terms->compute_percent <= 100 &&
