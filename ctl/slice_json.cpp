@@ -69,6 +69,13 @@ nlohmann::json to_json(const SliceView& slice) {
                          {"gpus", nlohmann::json::array()},
                          {"processes", nlohmann::json::array()},
                          {"counters", nlohmann::json::object()}};
+  if (slice.rates_known) {
+    for (int window = 0; window < shm::kRateWindows; ++window) {
+      const std::string seconds = std::to_string(shm::kRateWindowsS[window]);
+      json["received_percent"][seconds] = slice.received_rates[window];
+      json["wanted_percent"][seconds] = slice.wanted_rates[window];
+    }
+  }
   for (const GpuView& gpu : slice.gpus) json["gpus"].push_back(to_json(gpu));
   for (const ProcessView& process : slice.processes) json["processes"].push_back(to_json(process));
   for (const CounterView& counter : slice.counters) json["counters"][counter.name] = counter.value;

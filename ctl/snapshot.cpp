@@ -94,6 +94,20 @@ void read_refusals(const shm::State& state, SliceView* view) {
   for (auto& [sequence, refusal] : found) view->refusals.push_back(std::move(refusal));
 }
 
+// A slice without work has no newer ones; what they say of the last second is wrong then.
+void read_rates(const shm::Share& share, SliceView* view) {
+  constexpr uint64_t kFreshSeconds = 3;
+  const uint64_t at_s = share.rates_at_s.load(std::memory_order_acquire);
+  view->rates_known = at_s != 0 && view->sampled_ns / 1'000'000'000 <= at_s + kFreshSeconds;
+  if (!view->rates_known) return;
+  const uint64_t received = share.received_rates.load(std::memory_order_relaxed);
+  const uint64_t wanted = share.wanted_rates.load(std::memory_order_relaxed);
+  for (int window = 0; window < shm::kRateWindows; ++window) {
+    view->received_rates[window] = shm::rate(received, window) / 100.0;
+    view->wanted_rates[window] = shm::rate(wanted, window) / 100.0;
+  }
+}
+
 void copy_out(const shm::Limits& limits, const shm::State& state, SliceView* view) {
   view->sampled_ns = broker::now_ns();
   view->id = text_of(limits.header.slice_id, sizeof limits.header.slice_id);
@@ -113,6 +127,7 @@ void copy_out(const shm::Limits& limits, const shm::State& state, SliceView* vie
   view->waited_ns = share.waited_ns.load();
   view->turns = share.turns.load();
   view->overruns = share.overruns.load();
+  read_rates(share, view);
   view->open = limits.gate.mode.load() == shm::kOpen;
   view->broker_pid = limits.heartbeat.broker_pid.load();
   read_processes(limits, state, view);

@@ -7,6 +7,7 @@
 
 #include "broker/run_directory.h"
 #include "broker/status.h"
+#include "shm/layout.h"
 
 namespace ctl {
 
@@ -67,6 +68,9 @@ struct SliceView {
   std::vector<GpuView> gpus;
   uint32_t compute_percent = 0, compute_limit_percent = 0, priority = 0;
   uint64_t held_ns = 0, waited_ns = 0, turns = 0, overruns = 0;
+  bool rates_known = false;  // false: nothing is metered, or it is too long ago
+  // Percent of one GPU over the last 1, 10 and 60 s: received, and with work to do.
+  double received_rates[shm::kRateWindows] = {}, wanted_rates[shm::kRateWindows] = {};
   bool open = false;      // its launches are neither held nor metered
   std::string condition;  // in a word
   uint32_t broker_pid = 0;

@@ -7,6 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cmath>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -240,6 +241,25 @@ TEST_F(CtlTest, explain_says_who_uses_what) {
   EXPECT_NE(result.output.find("fake_tenant"), std::string::npos);
   EXPECT_NE(result.output.find("2 GiB taken by programs"), std::string::npos);
   EXPECT_EQ(ctl("explain nobody").status, 1);
+}
+
+TEST_F(CtlTest, explain_tells_what_was_wanted_and_received) {
+  node_.start_broker();
+  std::vector<std::unique_ptr<Child>> tenants;
+  for (const char* id : {"more", "less"}) {
+    node_.prepare(id, 10ull << 30, id[0] == 'm' ? 75 : 25);
+    tenants.push_back(node_.start_tenant(
+        id, {"--gpu", node_.directory() + "/gpu", "--kernel-us", "500", "--seconds", "20"}));
+  }
+  const auto received = [&](const char* id) {
+    const nlohmann::json job = nlohmann::json::parse(ctl(std::string("explain --json ") + id).output);
+    return job.contains("received_percent") ? job["received_percent"]["1"].get<double>() : 0;
+  };
+  EXPECT_TRUE(eventually(
+      10, [&] { return std::abs(received("more") - 75) < 10 && std::abs(received("less") - 25) < 10; }));
+  const Result result = ctl("explain less");
+  EXPECT_NE(result.output.find("OVER THE LAST"), std::string::npos) << result.output;
+  EXPECT_NE(result.output.find("waited for others"), std::string::npos) << result.output;
 }
 
 TEST_F(CtlTest, output_that_cannot_be_written_is_a_failure) {
