@@ -5,6 +5,7 @@
 #include "interpose/contexts.h"
 
 #include "interpose/allocations.h"
+#include "interpose/futex_lock.h"
 #include "interpose/gate.h"
 #include "interpose/quota.h"
 #include "interpose/reservoirs.h"
@@ -17,6 +18,9 @@ constexpr int kDevices = 128;  // primary contexts of further devices are not co
 
 // The primary context of a device while it is active, nullptr while not.
 constinit std::atomic<CUcontext> primary_contexts[kDevices] = {};
+// Held across the driver's call that makes a primary context, which makes other callers wait as well: threads
+// that start together charge it once.
+constinit gate::FutexLock primary_locks[kDevices];
 // How many contexts of ours live on a GPU of a slice.
 constinit std::atomic<int> context_counts[kMaxSlices][shm::kMaxGpus] = {};
 // Those that cuCtxCreate made: context -> number of its GPU.
@@ -116,13 +120,13 @@ std::atomic<CUcontext>* primary_of(CUdevice device) {
   return device >= 0 && device < kDevices ? &primary_contexts[device] : nullptr;
 }
 
-// After a call that has made or found the primary context, charged.
+// After a call that has made the primary context, charged.
 void primary_began(std::atomic<CUcontext>* primary, CUcontext context, const SliceGpu& gpu) {
-  CUcontext inactive = nullptr;
-  if (context != nullptr && primary->compare_exchange_strong(inactive, context, std::memory_order_acq_rel)) {
+  if (context != nullptr) {
+    primary->store(context, std::memory_order_release);
     gate::contexts_changed(*gpu.slice, 1);
   } else {
-    uncount_context(InFlight(gpu));  // another thread was first
+    uncount_context(InFlight(gpu));
   }
 }
 
@@ -169,6 +173,8 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext* pctx, CUdevice dev) noexcept {
   std::atomic<CUcontext>* primary = primary_of(dev);
   if (standing == Standing::kUnlimited || pctx == nullptr || primary == nullptr) return call();
   if (primary->load(std::memory_order_acquire) != nullptr) return call();
+  const gate::Locked locked(primary_locks[dev]);
+  if (primary->load(std::memory_order_acquire) != nullptr) return call();
   const CUresult result = charged_context("cuDevicePrimaryCtxRetain", gpu, call);
   if (result == CUDA_SUCCESS) primary_began(primary, *pctx, gpu);
   return result;
@@ -214,6 +220,7 @@ CUresult cuGreenCtxCreate(CUgreenCtx* phCtx, CUdevResourceDesc desc, CUdevice de
   if (const CUresult refused = barred(standing, dev); refused != CUDA_SUCCESS) return refused;
   std::atomic<CUcontext>* primary = primary_of(dev);
   if (standing == Standing::kUnlimited || phCtx == nullptr || primary == nullptr) return call();
+  const gate::Locked locked(primary_locks[dev]);
   CUresult result;
   if (primary->load(std::memory_order_acquire) == nullptr) {
     result = charged_context("cuGreenCtxCreate", gpu, call);
@@ -273,6 +280,7 @@ CUresult cuCtxDetach(CUcontext ctx) noexcept {
 
 void forget_contexts() {
   for (auto& primary : primary_contexts) primary.store(nullptr, std::memory_order_relaxed);
+  for (gate::FutexLock& lock : primary_locks) lock.reset();
   for (auto& slice : context_counts) {
     for (auto& count : slice) count.store(0, std::memory_order_relaxed);
   }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A lock of one word, free when zero: usable in zeroed memory, and freed in a forked child by zeroing it.
-// Held for tens of instructions only, never across a call into the driver or a wait.
+// Held for tens of instructions only, never across a call into the driver or a wait, unless the lock says
+// why.
 #pragma once
 
 #include <atomic>

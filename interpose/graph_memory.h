@@ -28,7 +28,7 @@ struct GraphNeeds {
 };
 
 // How many instantiated graphs of this process allocate.
-extern constinit std::atomic<uint32_t> allocating_graphs;
+[[gnu::visibility("hidden")]] extern constinit std::atomic<uint32_t> allocating_graphs;
 
 // nullptr: the graph allocates nothing. Valid until it is destroyed.
 GraphNeeds* needs_of(CUgraphExec graph);

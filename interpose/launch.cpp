@@ -139,10 +139,17 @@ template <uint32_t index, bool per_thread>
       launch, charged_graph("cuGraphLaunch", *needs_of(graph), [=] { return real<index>(graph, stream); }));
 }
 
+// While some graph of this process allocates.
+template <uint32_t index, bool per_thread>
+[[gnu::cold, gnu::noinline]] CUresult launch_one_of_graphs(CUgraphExec graph, CUstream stream) noexcept {
+  if (needs_of(graph) != nullptr) return launch_allocating<index, per_thread>(graph, stream);
+  return launch<index, Graph<per_thread>>(graph, stream);
+}
+
 template <uint32_t index, bool per_thread>
 [[gnu::always_inline]] inline CUresult launch_graph(CUgraphExec graph, CUstream stream) {
-  if (may_allocate(graph)) [[unlikely]]
-    return launch_allocating<index, per_thread>(graph, stream);
+  if (allocating_graphs.load(std::memory_order_relaxed) != 0) [[unlikely]]
+    return launch_one_of_graphs<index, per_thread>(graph, stream);
   return launch<index, Graph<per_thread>>(graph, stream);
 }
 

@@ -44,7 +44,7 @@ def hit_path(code):
             at = int(operands.split()[0], 16)
         elif mnemonic == "jne" and compared:
             at = following[at]
-        elif mnemonic == "je":  # where the arguments name no launch at all
+        elif mnemonic in ("je", "jne"):  # where the arguments name no launch at all, or some graph allocates
             at = following[at]
         elif mnemonic.startswith("j"):
             raise AssertionError(f"an unknown branch: {mnemonic} {operands}")
