@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "broker/clock.h"
 #include "limiter/ledger.h"
 
 namespace broker {
@@ -45,7 +46,8 @@ shm::AttachStatus Members::attach(Process process, const shm::AttachRequest& req
   return shm::kAttached;
 }
 
-void Members::adopt() {
+void Members::adopt(uint64_t grace_ns) {
+  NamespaceSearch search;
   const shm::State& state = files_.state();
   const uint32_t slots =
       std::min<uint32_t>(state.header.slots_high.load(std::memory_order_acquire), shm::kMaxSlots);
@@ -63,11 +65,11 @@ void Members::adopt() {
       if (recorded) {
         process = open_process(recorded_pid, record.start_time.load(std::memory_order_relaxed));
       } else {
-        const uint64_t written = state.slots[slot].process.load(std::memory_order_acquire);
-        // Not the one that has taken the slot: it is about to write itself down, and to attach.
-        if (written >> 32 != generation) continue;
-        process = find_in_namespace(state.slots[slot].pid_namespace.load(std::memory_order_relaxed),
-                                    static_cast<uint32_t>(written));
+        // Nobody there yet: who has taken the slot is about to write itself down, and to attach.
+        const uint32_t pid = shm::slot_pid(state.slots[slot], owner);
+        if (pid == 0 || !is_due(slot, generation, grace_ns)) continue;
+        process = search.find(state.slots[slot].pid_namespace.load(std::memory_order_relaxed), pid,
+                              state.slots[slot].start_time.load(std::memory_order_relaxed));
       }
       if (process) {
         join(slot, generation, std::move(*process));
@@ -84,12 +86,20 @@ std::vector<uint32_t> Members::pids() const {
   return pids;
 }
 
+bool Members::is_due(uint32_t slot, uint32_t generation, uint64_t grace_ns) {
+  if (grace_ns == 0) return true;
+  const auto [found, is_new] = newcomers_.try_emplace(slot, Newcomer{generation, now_ns()});
+  if (found->second.generation != generation) found->second = {generation, now_ns()};
+  return now_ns() - found->second.seen_ns >= grace_ns;
+}
+
 void Members::join(uint32_t slot, uint32_t generation, Process process) {
   shm::SlotRecord& record = files_.limits().slots[slot];
   record.start_time.store(process.start_time, std::memory_order_relaxed);
   record.generation.store(generation, std::memory_order_relaxed);
   record.host_pid.store(static_cast<uint32_t>(process.pid), std::memory_order_release);
 
+  newcomers_.erase(slot);
   const int pidfd = process.pidfd.get();
   Member& member = members_[slot] = {std::move(process), generation, 0};
   member.watch = loop_.watch(pidfd, [this, slot] { leave(slot); });

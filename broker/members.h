@@ -31,8 +31,9 @@ class Members {
   shm::AttachStatus attach(Process process, const shm::AttachRequest& request);
 
   // Finds the processes that are in a slot and did not attach to this broker: by the record of an earlier
-  // one, or by what their slots say about pid and namespace. Those that are gone are reaped.
-  void adopt();
+  // one, or by what their slots say about pid and namespace. Those that are gone are reaped. Who is not
+  // recorded and was not in the slot `grace_ns` ago may be about to attach, and is left for a later call.
+  void adopt(uint64_t grace_ns);
 
   bool empty() const { return members_.empty(); }
   size_t count() const { return members_.size(); }
@@ -50,6 +51,12 @@ class Members {
     EventLoop::WatchId watch = 0;
   };
 
+  struct Newcomer {
+    uint32_t generation = 0;
+    uint64_t seen_ns = 0;  // first
+  };
+
+  bool is_due(uint32_t slot, uint32_t generation, uint64_t grace_ns);
   void join(uint32_t slot, uint32_t generation, Process process);
   void leave(uint32_t slot);
   void reap(uint32_t slot, uint32_t generation, pid_t pid);
@@ -57,7 +64,8 @@ class Members {
   EventLoop& loop_;
   SliceFiles& files_;
   const Events events_;
-  std::map<uint32_t, Member> members_;  // by slot
+  std::map<uint32_t, Member> members_;      // by slot
+  std::map<uint32_t, Newcomer> newcomers_;  // likewise: in a slot, not recorded, not attached
 };
 
 }  // namespace broker

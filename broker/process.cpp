@@ -64,6 +64,17 @@ uint64_t stat_field(pid_t pid, int wanted) {
   return strtoull(stat.c_str() + at, nullptr, 10);
 }
 
+template <typename Visit>
+void for_each_process(Visit visit) {
+  const std::unique_ptr<DIR, int (*)(DIR*)> proc(opendir("/proc"), closedir);
+  while (const dirent* entry = proc != nullptr ? readdir(proc.get()) : nullptr) {
+    pid_t pid = 0;
+    const std::string_view name = entry->d_name;
+    const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), pid);
+    if (error == std::errc() && end == name.data() + name.size()) visit(pid);
+  }
+}
+
 }  // namespace
 
 uint64_t process_start_time(pid_t pid) { return stat_field(pid, 22); }
@@ -107,24 +118,21 @@ std::optional<Process> open_peer(int socket) {
   return process;
 }
 
-std::optional<Process> find_in_namespace(uint64_t pid_namespace, uint32_t pid) {
+std::optional<Process> NamespaceSearch::find(uint64_t pid_namespace, uint32_t pid, uint64_t start_time) {
   struct stat own;
   if (stat("/proc/self/ns/pid", &own) == 0 && own.st_ino == pid_namespace) {
-    return open_process(static_cast<pid_t>(pid), 0);
+    return open_process(static_cast<pid_t>(pid), start_time);
   }
-  std::unique_ptr<DIR, int (*)(DIR*)> proc(opendir("/proc"), closedir);
-  if (proc == nullptr) return std::nullopt;
-  while (const dirent* entry = readdir(proc.get())) {
-    pid_t candidate = 0;
-    const std::string_view name = entry->d_name;
-    const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), candidate);
-    if (error != std::errc() || end != name.data() + name.size()) continue;
-
-    struct stat ns;
-    if (stat(proc_file(candidate, "ns/pid").c_str(), &ns) != 0 || ns.st_ino != pid_namespace) continue;
-    if (innermost_pid(candidate) == pid) return open_process(candidate, 0);
+  if (!known_) {
+    known_.emplace();
+    for_each_process([&](pid_t candidate) {
+      struct stat ns;
+      if (stat(proc_file(candidate, "ns/pid").c_str(), &ns) != 0 || ns.st_ino == own.st_ino) return;
+      (*known_)[{ns.st_ino, innermost_pid(candidate)}] = candidate;
+    });
   }
-  return std::nullopt;
+  const auto found = known_->find({pid_namespace, pid});
+  return found == known_->end() ? std::nullopt : open_process(found->second, start_time);
 }
 
 }  // namespace broker

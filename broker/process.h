@@ -6,8 +6,10 @@
 #include <sys/types.h>
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "broker/unique_fd.h"
 
@@ -32,7 +34,16 @@ std::optional<Process> open_process(pid_t pid, uint64_t start_time);
 // that this process cannot see into.
 std::optional<Process> open_peer(int socket);
 
-// The process that is `pid` in the pid namespace with this inode. Looks through /proc.
-std::optional<Process> find_in_namespace(uint64_t pid_namespace, uint32_t pid);
+// Finds processes by what they know of themselves. Looks through /proc at most once, at the first question
+// that needs it: for the questions of one moment.
+class NamespaceSearch {
+ public:
+  // The process that is `pid` in the pid namespace with this inode; a start_time other than 0 must be its.
+  std::optional<Process> find(uint64_t pid_namespace, uint32_t pid, uint64_t start_time);
+
+ private:
+  using Known = std::map<std::pair<uint64_t, uint32_t>, pid_t>;  // by namespace and pid in it
+  std::optional<Known> known_;
+};
 
 }  // namespace broker

@@ -12,6 +12,8 @@ constexpr uint64_t kFirstIntervalNs = 1'000'000'000;
 constexpr uint64_t kLongestIntervalNs = 30'000'000'000;
 constexpr uint64_t kRetryNs = 2'000'000;
 constexpr uint64_t kOrphanIntervalNs = 100'000'000;
+// Looking for who did not attach goes through /proc, which a crowd that is just attaching must not cause.
+constexpr uint64_t kAttachGraceNs = 250'000'000;
 
 constexpr uint64_t kUnknownContextBytes = 512ull << 20;
 constexpr uint64_t kLeastContextBytes = 64ull << 20;
@@ -76,7 +78,7 @@ void Reconciler::schedule(uint64_t delay_ns) {
 void Reconciler::look() {
   if (slices_.empty()) return;
   for (auto& [key, slice] : slices_) {
-    if (!slice.files->damaged()) slice.members->adopt();
+    if (!slice.files->damaged()) slice.members->adopt(kAttachGraceNs);
   }
   bool complete = true;
   backstop_.begin(now_ns());

@@ -158,7 +158,7 @@ Status Slices::open(const std::string& id) {
 
   Slice& taken = *slice;
   if (Status status = start(std::move(slice)); !status.ok()) return status;
-  taken.members->adopt();
+  taken.members->adopt(0);
   reconciler_.take_over_orphans(taken.key);
   reconciler_.wake();
   spdlog::info("slice {}: taken over with {} processes", id, taken.members->count());

@@ -124,6 +124,25 @@ TEST(BrokerTest, a_process_that_did_not_attach_is_found_and_reaped) {
   EXPECT_TRUE(eventually(1, [&] { return node.look("a").gpus[0].used_bytes() == 0; }));
 }
 
+TEST(BrokerTest, a_slot_whose_process_has_not_written_itself_down_is_left_alone) {
+  FakeNode node;
+  node.start_broker();
+  node.prepare("a", 10 * kGiB, 25);
+  shm::State* state = nullptr;
+  ASSERT_EQ(shm::attach_state(node.run().slice("a").c_str(), &state), shm::AttachResult::kReady);
+  for (const uint32_t generation : {0u, 7u}) {
+    shm::Slot& slot = state->slots[1 + generation];
+    slot.owner.store(shm::slot_owner(shm::kSlotLive, generation));
+    state->header.slots_high.store(2 + generation);
+  }
+  const auto tenant = node.start_tenant("a");  // the broker looks at all of them
+  EXPECT_FALSE(eventually(0.7, [&] {
+    return shm::slot_state(state->slots[1].owner) != shm::kSlotLive ||
+           shm::slot_state(state->slots[8].owner) != shm::kSlotLive;
+  }));
+  shm::detach(state);
+}
+
 TEST(BrokerTest, what_the_driver_still_lists_of_a_dead_process_stays_charged) {
   FakeNode node;
   node.start_broker();

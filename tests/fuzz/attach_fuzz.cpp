@@ -54,7 +54,7 @@ class Broker {
   // What the tenants wrote so far has been looked at.
   void catch_up() {
     HOLDS(loop_.call([this] {
-      members_->adopt();
+      members_->adopt(0);
       HOLDS(members_->count() <= shm::kMaxSlots);
     }));
   }
