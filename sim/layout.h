@@ -27,9 +27,9 @@
 namespace sim {
 
 constexpr uint64_t kNodeMagic = 0x53494d4750554e44;  // "SIMGPUND"
-constexpr uint32_t kNodeVersion = 4;
+constexpr uint32_t kNodeVersion = 5;
 
-constexpr int kMaxProcesses = 1024;  // per device
+constexpr int kMaxProcesses = 4096;  // per device
 constexpr int kMaxAfter = 4;
 constexpr int kMaxShared = 2048;       // pieces of memory per device that were exported
 constexpr int kMaxSharedHolds = 8192;  // and importers of them
