@@ -10,6 +10,7 @@ namespace {
 
 constexpr uint64_t kFirstIntervalNs = 1'000'000'000;
 constexpr uint64_t kLongestIntervalNs = 30'000'000'000;
+constexpr uint64_t kLongestIdleIntervalNs = 600'000'000'000;
 constexpr uint64_t kRetryNs = 2'000'000;
 constexpr uint64_t kOrphanIntervalNs = 100'000'000;
 // Looking for who did not attach goes through /proc, which a crowd that is just attaching must not cause.
@@ -41,6 +42,10 @@ Measurement measure(const Measurement& last, uint32_t generation, const limiter:
       last.generation != generation || (last.releases != use.releases && use.pooled_bytes == 0);
   if (overhead < last.overhead_bytes && !may_fall) return last;
   return {generation, overhead, use.releases};
+}
+
+uint64_t next_interval_ns(uint64_t interval_ns, bool anybody_attached) {
+  return std::min(2 * interval_ns, anybody_attached ? kLongestIntervalNs : kLongestIdleIntervalNs);
 }
 
 Reconciler::Reconciler(EventLoop& loop, const Nvml& nvml, Backstop& backstop)
@@ -90,7 +95,9 @@ void Reconciler::look() {
     return;
   }
   schedule(interval_ns_);
-  interval_ns_ = std::min(2 * interval_ns_, kLongestIntervalNs);
+  const bool anybody_attached = std::any_of(slices_.begin(), slices_.end(),
+                                            [](const auto& entry) { return !entry.second.members->empty(); });
+  interval_ns_ = next_interval_ns(interval_ns_, anybody_attached);
 }
 
 bool Reconciler::has_gpu(const Slice& slice, int node_gpu) const {

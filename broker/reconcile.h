@@ -28,11 +28,16 @@ struct Measurement {
 Measurement measure(const Measurement& last, uint32_t generation, const limiter::SlotUse& use,
                     uint64_t listed_bytes);
 
+// From one look to the next where nothing happens in between: twice the last, up to 30 s. While nobody is
+// attached to any slice, up to 10 minutes: a process that bypasses its slice then takes from nobody, and the
+// first that attaches is a reason to look.
+uint64_t next_interval_ns(uint64_t interval_ns, bool anybody_attached);
+
 // Charges slices for what the driver takes unasked in their processes (contexts, modules, local memory, ...),
 // read from NVML, and for what dead processes have not given back yet. Looks when somebody attaches or makes
-// a context, then 1 s later, 2 s, ... up to every 30 s while there are slices. Processes that did not reach
-// the attach socket are adopted on the way, and the backstop is told what is seen. Owned and called by the
-// loop's thread.
+// a context, then after next_interval_ns(1 s), and so on, while there are slices. Processes that did not
+// reach the attach socket are adopted on the way, and the backstop is told what is seen. Owned and called by
+// the loop's thread.
 class Reconciler {
  public:
   Reconciler(EventLoop& loop, const Nvml& nvml, Backstop& backstop);

@@ -1,18 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "broker/slices.h"
 
-#include <dirent.h>
-#include <fcntl.h>
 #include <spdlog/spdlog.h>
 #include <sys/stat.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
-#include <fstream>
 
 #include "broker/bypass.h"
 #include "broker/clock.h"
+#include "broker/wishes.h"
 
 namespace broker {
 
@@ -35,75 +31,8 @@ struct Slices::Slice {
 
 namespace {
 
-bool is_valid_id(const std::string& id) {
-  const auto allowed = [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '.' ||
-           c == '_' || c == '-';
-  };
-  return !id.empty() && id.size() < shm::kSliceIdBytes && id[0] != '.' &&
-         std::all_of(id.begin(), id.end(), allowed);
-}
-
-Status check_amount(const v1::Memory& memory, std::optional<MemoryAmount>* amount) {
-  switch (memory.amount_case()) {
-    case v1::Memory::kBytes:
-      if (memory.bytes() == 0 || memory.bytes() > shm::kLedgerBytesMask) {
-        return fail(Failure::kInvalid, "memory is " + std::to_string(memory.bytes()) +
-                                           " bytes: it must be above 0 and below 256 TiB");
-      }
-      *amount = {.bytes = memory.bytes(), .percent = 0};
-      return {};
-    case v1::Memory::kPercent:
-      if (!(memory.percent() > 0 && memory.percent() <= 100)) {
-        return fail(Failure::kInvalid, "a percentage of memory must be above 0 and at most 100");
-      }
-      *amount = {.bytes = 0, .percent = memory.percent()};
-      return {};
-    case v1::Memory::AMOUNT_NOT_SET:
-      break;
-  }
-  amount->reset();
-  return {};
-}
-
-Status read_wish(const v1::PrepareSliceRequest& request, Wish* wish) {
-  for (const v1::GpuWish& gpu : request.gpus()) {
-    GpuWish gpu_wish = {.gpu = gpu.gpu(), .memory = std::nullopt};
-    if (Status status = check_amount(gpu.memory(), &gpu_wish.memory); !status.ok()) return status;
-    wish->gpus.push_back(std::move(gpu_wish));
-  }
-  if (request.compute() != 0) wish->compute_percent = request.compute();
-  if (request.compute_limit() != 0) wish->compute_limit_percent = request.compute_limit();
-  wish->priority = request.priority();
-  return {};
-}
-
-Status check_cgroup(const std::string& cgroup) {
-  if (cgroup.empty() || (cgroup.size() > 1 && cgroup.front() == '/' && cgroup.back() != '/')) return {};
-  return fail(Failure::kInvalid,
-              "bad cgroup '" + cgroup +
-                  "': give a path as in /proc/<pid>/cgroup, below the root and without a / "
-                  "at its end");
-}
-
 bool same_bypass(const Bypass& a, const Bypass& b) {
   return a.pid == b.pid && a.node_gpu == b.node_gpu && a.kind == b.kind;
-}
-
-bool same_wish(v1::PrepareSliceRequest a, v1::PrepareSliceRequest b) {
-  a.clear_owner_pid();
-  b.clear_owner_pid();
-  return a.SerializeAsString() == b.SerializeAsString();
-}
-
-std::vector<std::string> directory_names(const std::string& path) {
-  std::vector<std::string> names;
-  const std::unique_ptr<DIR, int (*)(DIR*)> directory(opendir(path.c_str()), closedir);
-  if (directory == nullptr) return names;
-  while (const dirent* entry = readdir(directory.get())) {
-    if (entry->d_name[0] != '.') names.emplace_back(entry->d_name);
-  }
-  return names;
 }
 
 }  // namespace
@@ -112,6 +41,7 @@ Slices::Slices(EventLoop& loop, const RunDirectory& run, const Nvml& nvml,
                const Arbitration::Settings& settings)
     : loop_(loop),
       run_(run),
+      records_(run),
       nvml_(nvml),
       backstop_([this] { return marks(); },
                 [this](uint64_t key) {
@@ -137,8 +67,8 @@ void Slices::take_over() {
     }
   }
   // A record alone is of a slice that was never finished, or removed except for this.
-  for (const std::string& id : directory_names(run_.records())) {
-    if (find(id) == nullptr && access(run_.slice(id).c_str(), F_OK) != 0) unlink(run_.record(id).c_str());
+  for (const std::string& id : records_.ids()) {
+    if (find(id) == nullptr && access(run_.slice(id).c_str(), F_OK) != 0) records_.remove(id);
   }
 }
 
@@ -146,7 +76,7 @@ Status Slices::open(const std::string& id) {
   auto slice = std::make_unique<Slice>();
   slice->id = id;
   if (Status status = SliceFiles::open(run_.slice(id), &slice->files); !status.ok()) return status;
-  slice->record = read_record(id);
+  slice->record = records_.read(id);
   slice->terms = read_terms(slice->files->limits(), &slice->node_gpus);
   slice->draining = (slice->files->limits().header.flags.load() & shm::kDraining) != 0;
   // What bypasses the slice now is found anew.
@@ -228,9 +158,9 @@ Status Slices::prepare(const v1::PrepareSliceRequest& request, v1::Slice* descri
                                  .compute_percent = slice->terms.compute_percent,
                                  .compute_limit_percent = slice->terms.compute_limit_percent,
                                  .priority = slice->terms.priority ? 1u : 0u};
-  if (Status status = write_record(slice->record); !status.ok()) return status;
+  if (Status status = records_.write(slice->record); !status.ok()) return status;
   if (Status status = SliceFiles::create(run_.slice(id), terms, &slice->files); !status.ok()) {
-    if (status.failure != Failure::kExists) unlink(run_.record(id).c_str());
+    if (status.failure != Failure::kExists) records_.remove(id);
     return status;
   }
 
@@ -238,7 +168,7 @@ Status Slices::prepare(const v1::PrepareSliceRequest& request, v1::Slice* descri
   Slice& made = *slice;
   if (Status status = start(std::move(slice)); !status.ok()) {
     remove_slice_directory(run_.slice(id));
-    unlink(run_.record(id).c_str());
+    records_.remove(id);
     return status;
   }
   spdlog::info("slice {}: {} on GPU {}{}, compute {} % (at most {} %)", id,
@@ -320,7 +250,7 @@ Status Slices::release(const std::string& id, v1::ReleaseSliceResponse* response
     if (is_valid_id(id) && access(run_.slice(id).c_str(), F_OK) == 0) {
       spdlog::warn("slice {}: removed as it was left, whatever its files say", id);
       remove_slice_directory(run_.slice(id));
-      unlink(run_.record(id).c_str());
+      records_.remove(id);
     }
     return {};
   }
@@ -352,7 +282,7 @@ void Slices::remove(Slice& slice) {
   const std::string directory = slice.files->directory();
   slices_.erase(id);
   remove_slice_directory(directory);
-  unlink(run_.record(id).c_str());
+  records_.remove(id);
   spdlog::info("slice {}: removed", id);
   if (!slices_.empty()) return;
   empty_since_ns_ = now_ns();
@@ -510,29 +440,6 @@ void Slices::describe_node(v1::Node* node) {
   }
   node->set_driver_version(nvml_.driver_version());
   node->set_broker_pid(static_cast<uint32_t>(getpid()));
-}
-
-Status Slices::write_record(const v1::SliceRecord& record) const {
-  const std::string path = run_.record(record.wish().id());
-  const std::string beside = run_.records() + "/.new";
-  const std::string bytes = record.SerializeAsString();
-  const UniqueFd file(::open(beside.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
-  if (!file || write(file.get(), bytes.data(), bytes.size()) != static_cast<ssize_t>(bytes.size()) ||
-      fsync(file.get()) != 0 || rename(beside.c_str(), path.c_str()) != 0) {
-    return fail(Failure::kSystem, "cannot write " + path + ": " + strerror(errno));
-  }
-  return {};
-}
-
-v1::SliceRecord Slices::read_record(const std::string& id) const {
-  std::ifstream file(run_.record(id), std::ios::binary);
-  v1::SliceRecord record;
-  if (!file || !record.ParseFromIstream(&file)) {
-    spdlog::warn("slice {}: no readable record; it stays until it is released", id);
-    record.Clear();
-    record.mutable_wish()->set_id(id);
-  }
-  return record;
 }
 
 // What `limits` says, for a slice whose promises this broker did not make itself.

@@ -15,6 +15,7 @@
 #include "broker/members.h"
 #include "broker/nvml.h"
 #include "broker/reconcile.h"
+#include "broker/records.h"
 #include "broker/run_directory.h"
 
 namespace broker {
@@ -60,8 +61,6 @@ class Slices {
   // The bypasses of a slice are others now, or the policy is.
   void act_on_bypasses(Slice& slice);
 
-  Status write_record(const v1::SliceRecord& record) const;
-  v1::SliceRecord read_record(const std::string& id) const;
   Terms read_terms(const shm::Limits& limits, std::vector<int>* node_gpus) const;
   limiter::ArbiterTerms arbiter_terms(const Terms& terms) const;
   Admission admission(const Slice* except) const;
@@ -71,6 +70,7 @@ class Slices {
 
   EventLoop& loop_;
   const RunDirectory& run_;
+  const SliceRecords records_;
   const Nvml& nvml_;
   Backstop backstop_;
   Reconciler reconciler_;

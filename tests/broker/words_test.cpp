@@ -173,6 +173,22 @@ TEST(MeasureTest, it_does_not_fall_while_there_are_pools) {
   EXPECT_EQ(broker::measure(first, 0, use(0, 0, 4), 300).overhead_bytes, 300u);
 }
 
+TEST(ReconcilerTest, looks_become_rare_and_rarer_still_where_nobody_is_attached) {
+  constexpr uint64_t kSecond = 1'000'000'000;
+  uint64_t attached = kSecond;
+  uint64_t idle = kSecond;
+  uint64_t idle_hour_ns = 0;
+  int idle_looks = 0;
+  for (; idle_hour_ns < 3600 * kSecond; ++idle_looks) {
+    idle_hour_ns += idle;
+    attached = broker::next_interval_ns(attached, true);
+    idle = broker::next_interval_ns(idle, false);
+  }
+  EXPECT_EQ(attached, 30 * kSecond);
+  EXPECT_LE(idle_looks, 16);
+  EXPECT_EQ(broker::next_interval_ns(idle, true), 30 * kSecond);
+}
+
 TEST(MappingGuardTest, a_file_cut_under_the_mapping_reads_as_zeros) {
   char path[] = "/tmp/cuslice-guard-XXXXXX";
   const int file = mkstemp(path);
