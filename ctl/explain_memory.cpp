@@ -51,8 +51,12 @@ void explain_sums(const GpuView& gpu, const Sums& sums) {
     std::cout << ", of it " << format_bytes(sums.estimated_bytes) << " a guess until it is measured";
   }
   std::cout << "\n";
-  if (gpu.orphaned_bytes != 0) {
-    std::cout << "  " << format_bytes(gpu.orphaned_bytes)
+  if (gpu.unattached_bytes != 0) {
+    std::cout << "  " << format_bytes(gpu.unattached_bytes)
+              << " of processes that never attached, named below\n";
+  }
+  if (const uint64_t dead_bytes = gpu.orphaned_bytes - gpu.unattached_bytes; dead_bytes != 0) {
+    std::cout << "  " << format_bytes(dead_bytes)
               << " of processes that have ended, which the driver has not given back yet\n";
   }
 }
@@ -93,7 +97,7 @@ void advise(const SliceView& slice, const GpuView& gpu, const Sums& sums) {
     std::cout << "  what pools do not use goes back when their program empties them "
                  "(torch.cuda.empty_cache(), cudaMemPoolTrimTo) or ends\n";
   }
-  if (gpu.orphaned_bytes != 0) {
+  if (gpu.orphaned_bytes != gpu.unattached_bytes) {
     std::cout << "  what ended processes had goes back once nobody has their device files open any more, "
                  "children included\n";
   }

@@ -94,6 +94,15 @@ void read_refusals(const shm::State& state, SliceView* view) {
   for (auto& [sequence, refusal] : found) view->refusals.push_back(std::move(refusal));
 }
 
+void read_unknown_functions(const shm::State& state, SliceView* view) {
+  for (const shm::UnknownFunction& function : state.unknown) {
+    if (function.hash.load(std::memory_order_acquire) == 0) continue;
+    std::string name = text_of(function.name, sizeof function.name);
+    if (!name.empty()) view->unknown_functions.push_back(std::move(name));  // else it is still being written
+  }
+  std::sort(view->unknown_functions.begin(), view->unknown_functions.end());
+}
+
 // A slice without work has no newer ones; what they say of the last second is wrong then.
 void read_rates(const shm::Share& share, SliceView* view) {
   constexpr uint64_t kFreshSeconds = 3;
@@ -113,11 +122,13 @@ void copy_out(const shm::Limits& limits, const shm::State& state, SliceView* vie
   view->id = text_of(limits.header.slice_id, sizeof limits.header.slice_id);
   for (uint32_t gpu = 0; gpu < std::min<uint32_t>(limits.header.gpu_count, shm::kMaxGpus); ++gpu) {
     const limiter::Usage usage = limiter::usage(limits, state, static_cast<int>(gpu));
-    view->gpus.push_back({.uuid = broker::format_uuid(limits.gpus[gpu].uuid),
-                          .quota_bytes = usage.quota_bytes,
-                          .held_bytes = usage.held_bytes,
-                          .overhead_bytes = usage.overhead_bytes,
-                          .orphaned_bytes = usage.orphaned_bytes});
+    view->gpus.push_back(
+        {.uuid = broker::format_uuid(limits.gpus[gpu].uuid),
+         .quota_bytes = usage.quota_bytes,
+         .held_bytes = usage.held_bytes,
+         .overhead_bytes = usage.overhead_bytes,
+         .orphaned_bytes = usage.orphaned_bytes,
+         .unattached_bytes = std::min(limits.gpus[gpu].unattached_bytes.load(), usage.orphaned_bytes)});
   }
   const shm::Share& share = limits.share;
   view->compute_percent = share.compute_percent.load();
@@ -135,6 +146,7 @@ void copy_out(const shm::Limits& limits, const shm::State& state, SliceView* vie
                                    [](const ProcessView& process) { return process.waiting != 0; });
   view->condition = condition_of(limits, waiting);
   read_refusals(state, view);
+  read_unknown_functions(state, view);
   for (const shm::CounterLabel& label : shm::kCounterLabels) {
     view->counters.push_back({label.name, label.meaning, state.counters[label.counter].load()});
   }

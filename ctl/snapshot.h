@@ -19,7 +19,8 @@ struct GpuView {
   uint64_t quota_bytes = 0;
   uint64_t held_bytes = 0;
   uint64_t overhead_bytes = 0;
-  uint64_t orphaned_bytes = 0;
+  uint64_t orphaned_bytes = 0;    // of processes without a slot
+  uint64_t unattached_bytes = 0;  // the part of it that living ones have, which never attached
   uint64_t used_bytes() const { return held_bytes + overhead_bytes + orphaned_bytes; }
   uint64_t free_bytes() const { return used_bytes() < quota_bytes ? quota_bytes - used_bytes() : 0; }
   // Above 0 after a quota was lowered below what is used: nothing new is given out until it is 0 again.
@@ -77,6 +78,7 @@ struct SliceView {
   std::vector<ProcessView> processes;
   std::vector<RefusalView> refusals;  // oldest first
   std::vector<CounterView> counters;
+  std::vector<std::string> unknown_functions;  // looked up, and not in the table; by name
 };
 
 // A tenant wrote it: nothing of it may drive the terminal.

@@ -18,6 +18,7 @@ from verify.lab import GIB, Lab, Slice
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
 from told_tenant import DriverTenant  # noqa: E402
 
+EVADER = pathlib.Path(__file__).resolve().parent / "evader.py"
 LONG = os.environ.get("CUSLICE_LONG_TESTS") == "1"
 OUT_OF_MEMORY = 2
 NOT_READY = "802"
@@ -246,6 +247,63 @@ class Lifecycle(unittest.TestCase):
         self.assertTrue(eventually(15, lambda: '"state": "bypassed"' in json.dumps(self.lab.slices())))
         self.assertRegex(self.ctl("explain", "owned"), r"Past the limits: process \d+ \(hold_memory\) holds [0-9.]+ MiB on GPU 0 and never attached")
         owner.kill()
+
+    # --- Processes that go past their slice
+
+    def evade(self, way, mib, held):
+        return held.start(["python3", EVADER, way, mib], stdin=subprocess.PIPE)
+
+    def is_found(self, words):
+        self.assertTrue(eventually(20, lambda: words in self.ctl("explain", "job")), self.ctl("explain", "job"))
+
+    def test_a_copied_driver_is_found_and_charged_and_blocked(self):
+        held = self.hold("4GiB")
+        evader = self.evade("copy", 6144, held)
+        evader.wait_for_line("holds")
+        self.assertIn("cuMemAlloc_v2 0\n", evader.output())
+        self.is_found("(python3) holds 6.4 GiB on GPU 0 and never attached")
+        self.assertRegex(self.ctl("explain", "job"), r"\n  6.4 GiB of processes that never attached, named below\n")
+        self.assertNotIn("have ended", self.ctl("explain", "job"))
+        self.assertEqual(self.used(), self.lab.truth().used_bytes)
+        # Nobody of the slice gets more on top of that; by policy nobody gets anything.
+        honest = held.start([self.program("hold_memory"), 16]).wait(30)
+        self.assertNotIn("holds", honest.output)
+        self.ctl("set", "job", "--bypass", "block")
+        self.assertEqual(self.slice()["state"], "blocked: bypassed")
+        evader.kill()
+        self.assertTrue(self.becomes_empty())
+        self.assertTrue(eventually(10, lambda: self.slice()["state"] != "blocked: bypassed"))
+        self.holder(held, 1024)
+
+    def test_a_bypass_is_ended_by_policy_and_nobody_else(self):
+        held, other = self.hold("4GiB"), self.hold("4GiB", name="other")
+        honest, neighbour = DriverTenant(held), DriverTenant(other)
+        self.ctl("set", "job", "--bypass", "kill")
+        evader = self.evade("copy", 1024, held)
+        self.assertEqual(evader.wait(30).status, -signal.SIGKILL)
+        self.assertEqual((honest.do("take", 64), neighbour.do("take", 64)), (0, 0))
+
+    def test_the_drivers_own_file_in_a_namespace_of_dlmopen_is_ours(self):
+        evader = self.evade("namespace", 6144, self.hold("4GiB"))
+        evader.wait_for_line("holds")
+        self.assertIn(f"cuMemAlloc_v2 {OUT_OF_MEMORY}\n", evader.output())
+
+    def test_a_process_that_goes_past_the_hooks_is_found(self):
+        evader = self.evade("entry", 6144, self.hold("4GiB"))
+        evader.wait_for_line("holds")
+        self.assertIn("cuMemAlloc_v2 0\n", evader.output())
+        self.is_found("(python3) holds 6 GiB on GPU 0 more than it admits to")
+
+    def test_a_process_that_strikes_out_what_it_holds_is_found(self):
+        evader = self.evade("scribble", 3072, self.hold("4GiB"))
+        evader.wait_for_line("cuMemAlloc_v2 0")
+        used = self.lab.truth().used_bytes
+        self.assertTrue(eventually(10, lambda: self.used() == used and '"estimated": true' not in self.ctl("explain", "job", "--json")))
+        evader.stdin.write("\n")
+        evader.stdin.flush()
+        evader.wait_for_line("holds")
+        self.is_found("(python3) holds 3 GiB on GPU 0 more than it admits to")
+        self.assertEqual(self.used(), self.lab.truth().used_bytes)
 
     # --- A new broker under running programs
 
