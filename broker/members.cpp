@@ -68,8 +68,7 @@ void Members::adopt(uint64_t grace_ns) {
         // Nobody there yet: who has taken the slot is about to write itself down, and to attach.
         const uint32_t pid = shm::slot_pid(state.slots[slot], owner);
         if (pid == 0 || !is_due(slot, generation, grace_ns)) continue;
-        process = search.find(state.slots[slot].pid_namespace.load(std::memory_order_relaxed), pid,
-                              state.slots[slot].start_time.load(std::memory_order_relaxed));
+        process = search.find(state.slots[slot].pid_namespace.load(std::memory_order_relaxed), pid);
       }
       if (process) {
         join(slot, generation, std::move(*process));

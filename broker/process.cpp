@@ -118,10 +118,10 @@ std::optional<Process> open_peer(int socket) {
   return process;
 }
 
-std::optional<Process> NamespaceSearch::find(uint64_t pid_namespace, uint32_t pid, uint64_t start_time) {
+std::optional<Process> NamespaceSearch::find(uint64_t pid_namespace, uint32_t pid) {
   struct stat own;
   if (stat("/proc/self/ns/pid", &own) == 0 && own.st_ino == pid_namespace) {
-    return open_process(static_cast<pid_t>(pid), start_time);
+    return open_process(static_cast<pid_t>(pid), 0);
   }
   if (!known_) {
     known_.emplace();
@@ -132,7 +132,7 @@ std::optional<Process> NamespaceSearch::find(uint64_t pid_namespace, uint32_t pi
     });
   }
   const auto found = known_->find({pid_namespace, pid});
-  return found == known_->end() ? std::nullopt : open_process(found->second, start_time);
+  return found == known_->end() ? std::nullopt : open_process(found->second, 0);
 }
 
 }  // namespace broker

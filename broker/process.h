@@ -38,8 +38,9 @@ std::optional<Process> open_peer(int socket);
 // that needs it: for the questions of one moment.
 class NamespaceSearch {
  public:
-  // The process that is `pid` in the pid namespace with this inode; a start_time other than 0 must be its.
-  std::optional<Process> find(uint64_t pid_namespace, uint32_t pid, uint64_t start_time);
+  // The process that is `pid` in the pid namespace with this inode. Whatever start time it knows of itself
+  // may be that of a time namespace.
+  std::optional<Process> find(uint64_t pid_namespace, uint32_t pid);
 
  private:
   using Known = std::map<std::pair<uint64_t, uint32_t>, pid_t>;  // by namespace and pid in it

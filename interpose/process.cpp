@@ -42,6 +42,16 @@ bool start_time_in(const char* stat, uint64_t* start_time) {
   return true;
 }
 
+// Whether /proc has the pids of this process's namespace. In one that has not mounted its own, another
+// process is under a peer's pid.
+bool proc_is_of_own_namespace() {
+  char text[24];
+  const long bytes = system_call(SYS_readlink, as_long("/proc/self"), as_long(text), sizeof text - 1);
+  if (bytes <= 0) return false;
+  text[bytes] = 0;
+  return read_decimal(text) == static_cast<uint64_t>(system_call(SYS_getpid));
+}
+
 }  // namespace
 
 void identify_self(limiter::ProcessIdentity* self) {
@@ -63,6 +73,7 @@ void identify_self(limiter::ProcessIdentity* self) {
 
 bool process_is_dead(uint32_t pid, uint64_t start_time) {
   if (system_call(SYS_kill, pid, 0) == -ESRCH) return true;
+  if (!proc_is_of_own_namespace()) return false;
   char path[64] = "/proc/";
   const size_t digits = write_decimal(pid, path + 6);
   memcpy(path + 6 + digits, "/stat", 6);

@@ -175,6 +175,18 @@ class Lifecycle(unittest.TestCase):
     def test_in_a_pid_namespace(self):
         self.uses_its_quota_and_gives_it_back(self.hold(), ["unshare", "-pf", "--mount-proc"])
 
+    @unittest.skipUnless(can("unshare", "-pf"), "no pid namespaces here")
+    def test_in_a_pid_namespace_with_the_proc_of_another_nobody_is_taken_for_dead(self):
+        broker = self.broker()
+        held = self.hold()
+        self.crash(broker)  # peers look after each other now
+        # Two that hold at the same time: the second to attach looks whether the first is alive.
+        both = held.start(["unshare", "-pf", "sh", "-c", 'sleep 60 | "$0" 1024 & sleep 1; sleep 60 | "$0" 1024',
+                           self.program("hold_memory")])
+        self.assertTrue(eventually(30, lambda: both.output().count("holds") == 2), both.output())
+        self.assertGreaterEqual(self.used(), 2 * GIB)
+        both.kill()
+
     @unittest.skipUnless(can("unshare", "-Ur"), "no user namespaces here")
     def test_in_a_user_namespace(self):
         self.uses_its_quota_and_gives_it_back(self.hold(), ["unshare", "-Ur"])
