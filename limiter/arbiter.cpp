@@ -2,6 +2,7 @@
 #include "limiter/arbiter.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "limiter/arbiter_slice.h"
 #include "limiter/gpu_mask.h"
@@ -12,6 +13,9 @@ namespace {
 
 constexpr uint64_t kNever = UINT64_MAX;
 constexpr uint64_t kLongestDrainNs = 3'600'000'000'000;
+// A step that comes so much later than it was asked for, or so much before the last one, says that the caller
+// was stopped, or the clock set.
+constexpr uint64_t kLostTimeNs = 1'000'000'000;
 
 }  // namespace
 
@@ -39,7 +43,9 @@ void Arbiter::observe(SliceKey key, const Observation& observation, uint64_t now
   const auto at = slices_.find(key);
   if (at == slices_.end()) return;
   Slice& slice = at->second;
+  share_time_until(now_ns);
   const bool was_active = slice.active();
+  const bool was_left_over = slice.left_over();
   account_waiting(slice, now_ns);
   const uint64_t elapsed_ns = now_ns - std::min(now_ns, slice.accounted_ns);
   const uint64_t active_ns = observation.active_ns - std::min(observation.active_ns, slice.seen.active_ns);
@@ -51,6 +57,8 @@ void Arbiter::observe(SliceKey key, const Observation& observation, uint64_t now
   slice.seen.drain_expected_ns = std::min(slice.seen.drain_expected_ns, now_ns + kLongestDrainNs);
   // Less than before: a process has died and took its count with it.
   slice.occupied_charged_ns = std::min(slice.occupied_charged_ns, slice.seen.occupied_ns);
+  if (was_left_over && !slice.left_over()) take_back(slice, slice.seen.drained_ns);
+  if (!was_left_over && slice.left_over()) slice.left_since_ns = now_ns;
   if (!was_active && slice.active()) lift(slice);
 }
 
@@ -81,19 +89,74 @@ void Arbiter::reach(const Slice& slice) {
                [&](int gpu) { reached_ns_[gpu] = std::max(reached_ns_[gpu], slice.virtual_ns); });
 }
 
-uint64_t Arbiter::held_until(const Slice& slice, uint64_t end_ns) {
-  if (end_ns <= slice.start_ns) return 0;
-  uint64_t held_ns = end_ns - slice.start_ns;
-  if (slice.turn == Slice::Turn::kBeside) return held_ns / 2;
-  // The time that it shared with the turn after it.
-  if (slice.turn == Slice::Turn::kOverdue && end_ns > slice.overdue_ns)
-    held_ns -= (end_ns - slice.overdue_ns) / 2;
-  return held_ns;
+// The driver gives contexts that have work equal parts of the time: so it is charged, to each slice that
+// holds a turn or has work left over from one. `sign` is -1 to undo it.
+void Arbiter::share_time(uint64_t from_ns, uint64_t to_ns, const Slice* without, int sign) {
+  std::vector<Slice*> present;
+  while (from_ns < to_ns) {
+    uint64_t until_ns = to_ns;
+    present.clear();
+    for (auto& [key, slice] : slices_) {
+      if (&slice == without || !slice.shares_time() || !in_turns(slice)) continue;
+      if (slice.present_since_ns() <= from_ns) {
+        present.push_back(&slice);
+      } else {
+        until_ns = std::min(until_ns, slice.present_since_ns());
+      }
+    }
+    for (Slice* slice : present) {
+      const auto sharers = std::count_if(present.begin(), present.end(),
+                                         [&](const Slice* other) { return other->overlaps(*slice); });
+      const double part_ns = sign * static_cast<double>(until_ns - from_ns) / static_cast<double>(sharers);
+      slice->held_ns += part_ns;
+      slice->virtual_ns += part_ns / slice->share();
+    }
+    from_ns = until_ns;
+  }
 }
 
-double Arbiter::virtual_at(const Slice& slice, uint64_t now_ns) {
-  if (!slice.timed()) return slice.virtual_ns;
-  return slice.virtual_ns + static_cast<double>(held_until(slice, now_ns)) / slice.share();
+// Up to the present; but not for time that was lost: gates have let launches pass then, or nothing ran at
+// all.
+void Arbiter::share_time_until(uint64_t now_ns) {
+  if (now_ns + kLostTimeNs < shared_until_ns_) start_over(now_ns);
+  if (next_wake_ns_ < kNever - kLostTimeNs && now_ns > next_wake_ns_ + kLostTimeNs)
+    shared_until_ns_ = std::max(shared_until_ns_, now_ns - kLostTimeNs);
+  share_time(shared_until_ns_, now_ns, nullptr, 1);
+  shared_until_ns_ = std::max(shared_until_ns_, now_ns);
+}
+
+// The clock went back: all that was to be at some time counts from the present.
+void Arbiter::start_over(uint64_t now_ns) {
+  shared_until_ns_ = window_start_ns_ = now_ns;
+  for (auto& [key, slice] : slices_) {
+    slice.start_ns = slice.left_since_ns = slice.accounted_ns = slice.filled_at_ns = now_ns;
+    if (slice.timed()) slice.deadline_ns = now_ns + settings_.quantum_ns;
+    slice.seen.drained_ns = std::min(slice.seen.drained_ns, now_ns);
+  }
+  for (const uint64_t mask : groups_) contest_.renew_turns(mask, now_ns);
+}
+
+// It has had nothing on its GPUs since `end_ns`, which was not known until now: the others had it. What is
+// said of times long past, or of more than was charged, is not believed.
+void Arbiter::take_back(Slice& slice, uint64_t end_ns) {
+  end_ns = std::max(end_ns, shared_until_ns_ - std::min(shared_until_ns_, settings_.overlap_max_ns));
+  share_time(end_ns, shared_until_ns_, nullptr, -1);
+  share_time(end_ns, shared_until_ns_, &slice, 1);
+  if (slice.held_ns >= 0) return;
+  slice.virtual_ns -= slice.held_ns / slice.share();
+  slice.held_ns = 0;
+}
+
+// Where it will be at a time to come, if nobody else comes or goes.
+double Arbiter::virtual_at(const Slice& slice, uint64_t time_ns) const {
+  const uint64_t from_ns = std::max(shared_until_ns_, slice.present_since_ns());
+  if (!slice.timed() || time_ns <= from_ns) return slice.virtual_ns;
+  const auto sharers = std::count_if(slices_.begin(), slices_.end(), [&](const auto& entry) {
+    const Slice& other = entry.second;
+    return other.shares_time() && other.overlaps(slice) && other.present_since_ns() <= from_ns;
+  });
+  return slice.virtual_ns +
+         static_cast<double>(time_ns - from_ns) / static_cast<double>(sharers) / slice.share();
 }
 
 void Arbiter::fill_buckets(Slice& slice, uint64_t now_ns) {
@@ -133,13 +196,15 @@ bool Arbiter::others_want(const Slice& slice) const {
   });
 }
 
-// Of those that want its GPUs.
-bool Arbiter::furthest_behind(const Slice& slice) const {
-  return std::none_of(slices_.begin(), slices_.end(), [&](const auto& entry) {
-    const Slice& other = entry.second;
-    return other.overlaps(slice) && other.seen.waiting && other.turn == Slice::Turn::kNone &&
-           !capped_out(other) && other.virtual_ns < slice.virtual_ns;
-  });
+// By how much virtual time it is behind all others that wait for its GPUs; not above 0: it is not.
+double Arbiter::behind_others(const Slice& slice) const {
+  double least_ns = std::numeric_limits<double>::infinity();
+  for (const auto& [key, other] : slices_) {
+    if (&other == &slice || !other.overlaps(slice) || !other.seen.waiting) continue;
+    if (other.turn == Slice::Turn::kNone && !capped_out(other))
+      least_ns = std::min(least_ns, other.virtual_ns);
+  }
+  return least_ns - slice.virtual_ns;
 }
 
 bool Arbiter::alone(const Slice& slice) const {
@@ -149,49 +214,26 @@ bool Arbiter::alone(const Slice& slice) const {
   });
 }
 
-// Virtual time pays for what was held. The cap's bucket, and the account, are of GPU time only: gaps between
-// launches are free there. What the slice says of that is believed as far as it fits into the turn, which
-// took `turn_ns`.
-void Arbiter::charge(Slice& slice, uint64_t held_ns, uint64_t turn_ns) {
+// What a turn came to. The cap's bucket, and the account, are of GPU time only: gaps between launches are
+// free there. What the slice says of that is believed as far as it fits into the turn, which took `turn_ns`.
+void Arbiter::charge(Slice& slice, double held_ns, uint64_t turn_ns) {
   const uint64_t occupied_ns = slice.seen.occupied_ns - slice.occupied_charged_ns;
   slice.occupied_charged_ns = slice.seen.occupied_ns;
-  slice.virtual_ns += static_cast<double>(held_ns) / slice.share();
   // A little more than the turn: it may have launched ahead of its start. Much more is several processes'
   // sum.
   const bool known = occupied_ns > 0 && occupied_ns <= turn_ns + settings_.quantum_ns / 4;
-  slice.account.held_ns += known ? occupied_ns : held_ns;
+  const uint64_t received_ns = known ? occupied_ns : static_cast<uint64_t>(held_ns);
+  slice.account.held_ns += received_ns;
+  slice.window.occupied_ns += received_ns;
   if (slice.capped()) slice.budget_ns -= static_cast<double>(known ? occupied_ns : turn_ns);
-  slice.credit_ns =
-      std::max(slice.credit_ns - static_cast<double>(held_ns), -static_cast<double>(settings_.quantum_ns));
-  slice.window.occupied_ns += known ? occupied_ns : held_ns;
+  slice.credit_ns = std::max(slice.credit_ns - held_ns, -static_cast<double>(settings_.quantum_ns));
 }
 
 // What has finished since the last time.
 void Arbiter::charge_occupied(Slice& slice) {
   const uint64_t occupied_ns = slice.seen.occupied_ns - slice.occupied_charged_ns;
-  charge(slice, occupied_ns, occupied_ns);
-}
-
-// The turn after this one was granted ahead, and the GPU drained later than expected: the two ran at the same
-// time from the next one's start on, and each is charged half of that. Returns where this turn's charge ends.
-uint64_t Arbiter::share_overlap(const Slice& slice, uint64_t end_ns) {
-  if (slice.turn != Slice::Turn::kRunning) return end_ns;
-  for (auto& [key, next] : slices_) {
-    const bool after = &next != &slice && next.turn == Slice::Turn::kRunning && next.overlaps(slice);
-    if (!after || next.start_ns >= end_ns || next.start_ns <= slice.start_ns) continue;
-    next.start_ns += (end_ns - next.start_ns) / 2;
-    return next.start_ns;
-  }
-  return end_ns;
-}
-
-// A turn beside others took half of theirs.
-void Arbiter::share_with_holders(const Slice& slice, uint64_t end_ns) {
-  for (auto& [key, holder] : slices_) {
-    if (holder.turn != Slice::Turn::kRunning || !holder.overlaps(slice)) continue;
-    const uint64_t from_ns = std::max(slice.start_ns, holder.start_ns);
-    if (end_ns > from_ns) holder.start_ns += (end_ns - from_ns) / 2;
-  }
+  slice.virtual_ns += static_cast<double>(occupied_ns) / slice.share();
+  charge(slice, static_cast<double>(occupied_ns), occupied_ns);
 }
 
 // Estimates are off in one direction for a while (context switches, kernels measured with their launch); a
@@ -208,13 +250,14 @@ void Arbiter::end_turn(Slice& slice, uint64_t end_ns) {
   } else if (slice.turn != Slice::Turn::kNone) {
     if (slice.turn == Slice::Turn::kRunning && slice.seen.closing && !slice.seen.outstanding)
       learn_lateness(slice, end_ns);
-    if (slice.turn == Slice::Turn::kBeside) share_with_holders(slice, end_ns);
-    const uint64_t turn_ns = end_ns - std::min(slice.start_ns, end_ns);
-    charge(slice, held_until(slice, share_overlap(slice, end_ns)), turn_ns);
+    take_back(slice, end_ns);
+    charge(slice, slice.held_ns, end_ns - std::min(slice.start_ns, end_ns));
     if (end_ns > slice.deadline_ns + settings_.quantum_ns / 4) slice.account.overruns++;
   }
   slice.turn = Slice::Turn::kNone;
   slice.deadline_ns = kNever;
+  slice.held_ns = 0;
+  slice.left_since_ns = shared_until_ns_;
 }
 
 void Arbiter::stand(Slice& slice, uint64_t now_ns) {
@@ -244,6 +287,21 @@ void Arbiter::grant_beside(Slice& slice, uint64_t now_ns) {
 }
 
 void Arbiter::wake_at(uint64_t time_ns) { next_wake_ns_ = std::min(next_wake_ns_, time_ns); }
+
+// Rule R1: four quanta after its deadline, or twice what it said itself that it needs; or when it has caught
+// up with those that wait, which until then lose nothing that is theirs. But never beyond overlap_max_ns.
+uint64_t Arbiter::overdue_at(const Slice& slice, uint64_t now_ns) const {
+  const auto longest_ns = static_cast<double>(settings_.overlap_max_ns);
+  const uint64_t said_ns = slice.seen.closing && slice.seen.drain_expected_ns > slice.deadline_ns
+                               ? slice.seen.drain_expected_ns - slice.deadline_ns
+                               : 0;
+  const uint64_t patience_ns = std::max(4 * settings_.quantum_ns, 2 * std::min(said_ns, kNever / 4));
+  const double behind_ns = std::clamp(behind_others(slice) * slice.share(), 0.0, longest_ns);
+  const uint64_t even_at_ns = now_ns + static_cast<uint64_t>(behind_ns);
+  return slice.deadline_ns +
+         std::min(std::max(patience_ns, even_at_ns - std::min(even_at_ns, slice.deadline_ns)),
+                  settings_.overlap_max_ns);
+}
 
 // Ends, limits or extends the turn of one slice.
 void Arbiter::advance_holder(Slice& slice, uint64_t now_ns) {
@@ -284,7 +342,7 @@ void Arbiter::advance_holder(Slice& slice, uint64_t now_ns) {
     if (!wanted && !slice.capped() && slice.seen.waiting) stand(slice, now_ns);
     // Between two launches of a loop that waits for each: it competes like one that waits at the gate.
     const bool pauses = !slice.seen.waiting && now_ns < used_until_ns + settings_.idle_grace_ns;
-    if (wanted && pauses && !capped_out(slice) && furthest_behind(slice)) grant(slice, now_ns);
+    if (wanted && pauses && !capped_out(slice) && behind_others(slice) >= 0) grant(slice, now_ns);
     return;
   }
   if (!slice.seen.outstanding) {
@@ -298,14 +356,7 @@ void Arbiter::advance_holder(Slice& slice, uint64_t now_ns) {
     wake_at(wanted && give_way_ns > now_ns ? std::min(give_way_ns, slice.deadline_ns) : slice.deadline_ns);
     return;
   }
-  // Rule R1: at most four quanta, or twice what it said itself that it needs, but never beyond
-  // overlap_max_ns.
-  const uint64_t said_ns = slice.seen.closing && slice.seen.drain_expected_ns > slice.deadline_ns
-                               ? slice.seen.drain_expected_ns - slice.deadline_ns
-                               : 0;
-  const uint64_t patience_ns = std::min(std::max(4 * settings_.quantum_ns, 2 * std::min(said_ns, kNever / 4)),
-                                        settings_.overlap_max_ns);
-  const uint64_t overdue_at_ns = slice.deadline_ns + patience_ns;
+  const uint64_t overdue_at_ns = overdue_at(slice, now_ns);
   if (!wanted) {
     if (slice.capped()) wake_at(overdue_at_ns);
     return;
@@ -313,7 +364,6 @@ void Arbiter::advance_holder(Slice& slice, uint64_t now_ns) {
   if (now_ns >= overdue_at_ns) {
     slice.turn = Turn::kOverdue;
     slice.filled = true;
-    slice.overdue_ns = now_ns;
     slice.account.overlaps++;
     return;
   }
@@ -420,6 +470,7 @@ bool Arbiter::renew_instead(const Slice& next, const std::vector<Draining>& drai
 
 void Arbiter::step(uint64_t now_ns, std::vector<Command>* commands) {
   next_wake_ns_ = kNever;
+  share_time_until(now_ns);
   for (auto& [key, slice] : slices_) fill_buckets(slice, now_ns);
   form_groups();
   advance_contests(now_ns);

@@ -132,25 +132,27 @@ class Arbiter {
   bool in_turns(const Slice& slice) const;
   static bool has_credit(const Slice& slice);
   bool others_want(const Slice& slice) const;
-  bool furthest_behind(const Slice& slice) const;
+  double behind_others(const Slice& slice) const;
+  uint64_t overdue_at(const Slice& slice, uint64_t now_ns) const;
   bool alone(const Slice& slice) const;
   bool capped_out(const Slice& slice) const;
-  static uint64_t held_until(const Slice& slice, uint64_t end_ns);
-  static double virtual_at(const Slice& slice, uint64_t now_ns);
+  void share_time(uint64_t from_ns, uint64_t to_ns, const Slice* without, int sign);
+  void share_time_until(uint64_t now_ns);
+  void start_over(uint64_t now_ns);
+  void take_back(Slice& slice, uint64_t end_ns);
+  double virtual_at(const Slice& slice, uint64_t time_ns) const;
   static void account_wanted(Slice& slice, uint64_t wanted_ns);
   static void account_waiting(Slice& slice, uint64_t now_ns);
   void lift(Slice& slice);
   void reach(const Slice& slice);
   void fill_buckets(Slice& slice, uint64_t now_ns);
-  void charge(Slice& slice, uint64_t held_ns, uint64_t turn_ns);
+  void charge(Slice& slice, double held_ns, uint64_t turn_ns);
   void charge_occupied(Slice& slice);
   void form_groups();
   void advance_contests(uint64_t now_ns);
   void settle_window(const std::vector<Slice*>& group, uint64_t window_ns, uint64_t now_ns);
   void begin_turns(std::vector<Slice*> group, uint64_t now_ns);
   void end_turns(const std::vector<Slice*>& group, uint64_t now_ns);
-  uint64_t share_overlap(const Slice& slice, uint64_t end_ns);
-  void share_with_holders(const Slice& slice, uint64_t end_ns);
   void learn_lateness(Slice& slice, uint64_t drained_ns);
   void end_turn(Slice& slice, uint64_t end_ns);
   void advance_holder(Slice& slice, uint64_t now_ns);
@@ -166,6 +168,7 @@ class Arbiter {
   Settings settings_;
   Contest contest_;
   uint64_t window_start_ns_ = 0;
+  uint64_t shared_until_ns_ = 0;  // what was held up to here is charged
   std::map<SliceKey, Slice> slices_;
   std::vector<uint64_t> groups_;            // masks that have no GPU in common
   std::array<double, 64> reached_ns_ = {};  // per GPU: the virtual time of what it serves

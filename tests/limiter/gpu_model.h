@@ -160,6 +160,8 @@ struct Load {
   bool synchronous = false;             // waits for each kernel, then for gap_ns, before the next launch
   uint64_t gap_ns = 0;
   double estimate_factor = 1;  // how wrong the slice's estimates are
+  // > 0: what the slice takes every kernel for, as for one function whose kernels differ in length.
+  uint64_t same_estimate_ns = 0;
   // > 0: asks for so many kernels at a time, at intervals that vary by a tenth around period_ns; a request is
   // taken up when the one before it is done.
   int burst = 0;
@@ -199,12 +201,14 @@ class Tenant {
  private:
   friend class Node;
   uint64_t estimate_ns(uint64_t kernel_ns) const {
+    if (load_.same_estimate_ns > 0) return load_.same_estimate_ns;
     return static_cast<uint64_t>(load_.estimate_factor * static_cast<double>(kernel_ns));
   }
   limiter::Backlog backlog() const {
     const uint64_t oldest_ns = outstanding_.empty() ? 0 : outstanding_.front();
-    return {estimate_ns(outstanding_ns_), static_cast<uint32_t>(outstanding_.size()), estimate_ns(oldest_ns),
-            progress_ns_};
+    const uint64_t all_ns = load_.same_estimate_ns > 0 ? outstanding_.size() * load_.same_estimate_ns
+                                                       : estimate_ns(outstanding_ns_);
+    return {all_ns, static_cast<uint32_t>(outstanding_.size()), estimate_ns(oldest_ns), progress_ns_};
   }
   void pump();
   void launch();
