@@ -37,12 +37,19 @@ struct TopOptions {
   double interval_seconds = 1;
 };
 
+struct AuditOptions {
+  std::string driver;  // its file; empty: the one that the loader finds
+  bool json = false;
+  bool strict = false;
+};
+
 int run(const broker::RunDirectory& directory, const RunOptions& options);
 int list(const broker::RunDirectory& directory, bool json);
 int top(const broker::RunDirectory& directory, const TopOptions& options);
 int set(const broker::RunDirectory& directory, const std::string& slice, const SliceOptions& options);
 int explain(const broker::RunDirectory& directory, const std::string& slice, bool json);
 int doctor(const broker::RunDirectory& directory, const std::string& lib_dir, bool json);
+int audit(const broker::RunDirectory& directory, const AuditOptions& options);
 
 // What `doctor` runs in a slice: tries every way into the driver, takes memory to the refusal, launches work;
 // prints what it saw as JSON. `driver_path` is the driver's library file; may be empty.

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cuda.h>
 #include <dlfcn.h>
-#include <link.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -14,6 +13,7 @@
 #include "broker/process.h"
 #include "ctl/client.h"
 #include "ctl/commands.h"
+#include "ctl/driver_file.h"
 #include "ctl/snapshot.h"
 
 namespace ctl {
@@ -54,14 +54,11 @@ constexpr std::array<ProbeCheck, 12> kProbeChecks = {{
 }};
 
 Check check_driver(std::string* path) {
-  void* const library = dlopen("libcuda.so.1", RTLD_NOW);
+  void* const library = open_driver(path);
   if (library == nullptr) {
     return {"driver", Verdict::kFail, dlerror(),
             "install NVIDIA's driver, or add its folder to the loader's path"};
   }
-  link_map* map = nullptr;
-  dlinfo(library, RTLD_DI_LINKMAP, &map);
-  *path = map != nullptr ? map->l_name : "";
   int version = 0;
   const auto driver_version =
       reinterpret_cast<decltype(&::cuDriverGetVersion)>(dlsym(library, "cuDriverGetVersion"));

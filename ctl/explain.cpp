@@ -30,15 +30,19 @@ void explain_bypasses(const v1::ListSlicesResponse& slices, const std::string& i
   for (const v1::Slice& slice : slices.slices()) {
     if (slice.id() != id) continue;
     for (const v1::Bypass& bypass : slice.bypasses()) {
-      std::cout << "\nPast the limits: process " << bypass.pid() << " (" << printable(bypass.name())
-                << ") holds " << broker::format_bytes(bypass.bytes()) << " on GPU " << bypass.gpu()
-                << (bypass.attached() ? " more than it admits to\n"
-                                      : " and never attached: is it static, or was LD_PRELOAD cleared?\n");
+      std::cout << "\nPast the limits: " << describe_bypass(bypass) << "\n";
     }
   }
 }
 
 }  // namespace
+
+std::string describe_bypass(const v1::Bypass& bypass) {
+  return "process " + std::to_string(bypass.pid()) + " (" + printable(bypass.name()) + ") holds " +
+         broker::format_bytes(bypass.bytes()) + " on GPU " + std::to_string(bypass.gpu()) +
+         (bypass.attached() ? " more than it admits to"
+                            : " and never attached: is it static, or was LD_PRELOAD cleared?");
+}
 
 std::string name_of(const ProcessView& process) {
   const std::string pid = process.host_pid != 0 ? std::to_string(process.host_pid) : "?";
@@ -64,6 +68,9 @@ int explain(const broker::RunDirectory& directory, const std::string& id, bool j
   explain_memory(slice);
   explain_time(slice);
   explain_bypasses(listed, id);
+  for (const std::string& function : slice.unknown_functions) {
+    std::cout << "\nLooked up, but newer than cuslice and so not limited: " << function << "\n";
+  }
   for (const CounterView& counter : slice.counters) {
     if (counter.value != 0) std::cout << "\n" << counter.value << " " << counter.meaning << "\n";
   }

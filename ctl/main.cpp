@@ -167,6 +167,18 @@ int run_command(int argc, char** argv) {
   doctor->add_flag("--json", doctor_json, "for machines");
   doctor->add_option("--lib-dir", doctor_lib_dir, "where the preloaded libraries are [../lib]");
 
+  ctl::AuditOptions audit_options;
+  CLI::App* const audit = app.add_subcommand("audit", "What is done about each function of a driver");
+  audit->footer(
+      "The file is read, not loaded. UNKNOWN are functions that are newer than this build.\n"
+      "What the slices of this node have seen of such functions, and of processes past their\n"
+      "limits, is said too.");
+  audit->add_option("libcuda", audit_options.driver, "a driver's libcuda.so.1 [the one that programs get]")
+      ->check(kNotEmpty);
+  audit->add_flag("--json", audit_options.json, "for machines");
+  audit->add_flag("--strict", audit_options.strict,
+                  "fail if there are unknown functions, other than new forms of forwarded ones");
+
   std::string probe_driver;
   CLI::App* const probe = app.add_subcommand("probe", "")->group("");
   probe->add_option("--driver", probe_driver, "");
@@ -188,6 +200,7 @@ int run_command(int argc, char** argv) {
   if (top->parsed()) return ctl::top(directory, top_options);
   if (explain->parsed()) return ctl::explain(directory, slice, explain_json);
   if (doctor->parsed()) return ctl::doctor(directory, doctor_lib_dir, doctor_json);
+  if (audit->parsed()) return ctl::audit(directory, audit_options);
   const bool anything = set_options.memory || set_options.compute_percent ||
                         set_options.compute_limit_percent || set_options.priority || set_options.bypass;
   if (!anything) {

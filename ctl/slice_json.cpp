@@ -68,7 +68,8 @@ nlohmann::json to_json(const SliceView& slice) {
                          {"overruns", slice.overruns},
                          {"gpus", nlohmann::json::array()},
                          {"processes", nlohmann::json::array()},
-                         {"counters", nlohmann::json::object()}};
+                         {"counters", nlohmann::json::object()},
+                         {"unknown_functions", slice.unknown_functions}};
   if (slice.rates_known) {
     for (int window = 0; window < shm::kRateWindows; ++window) {
       const std::string seconds = std::to_string(shm::kRateWindowsS[window]);

@@ -8,13 +8,17 @@
 #include <unistd.h>
 
 #include <cmath>
+#include <cstddef>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "shm/layout.h"
 #include "tests/broker/node_fixture.h"
+#include "tests/support/small_library.h"
 
 namespace {
 
@@ -172,12 +176,27 @@ TEST_F(CtlTest, what_does_not_fit_is_refused_with_what_is_free) {
 }
 
 TEST_F(CtlTest, bad_values_are_refused_as_usage_errors) {
-  for (const char* arguments :
-       {"", "frob", "run", "run --memory 10GX -- true", "run --memory -1GiB -- true",
-        "run --memory '' -- true", "run --compute 0 -- true", "run --compute 101 -- true",
-        "run --compute-limit 1e1 -- true", "set", "set a", "set a --memory x", "top --interval 0",
-        "top --once --interval nan", "top --once --interval inf", "top --once --interval 1e300",
-        "run --gpu '' -- true", "run --name '' -- true", "explain"}) {
+  for (const char* arguments : {"",
+                                "frob",
+                                "run",
+                                "run --memory 10GX -- true",
+                                "run --memory -1GiB -- true",
+                                "run --memory '' -- true",
+                                "run --compute 0 -- true",
+                                "run --compute 101 -- true",
+                                "run --compute-limit 1e1 -- true",
+                                "set",
+                                "set a",
+                                "set a --memory x",
+                                "top --interval 0",
+                                "top --once --interval nan",
+                                "top --once --interval inf",
+                                "top --once --interval 1e300",
+                                "run --gpu '' -- true",
+                                "run --name '' -- true",
+                                "explain",
+                                "audit ''",
+                                "audit /etc/passwd"}) {
     const Result result = ctl(arguments);
     EXPECT_EQ(result.status, 2) << arguments << ": " << result.output;
     EXPECT_FALSE(result.output.empty()) << arguments;
@@ -379,6 +398,52 @@ TEST_F(VisibleDevicesTest, what_names_no_gpu_is_an_error) {
         << result.output;
   }
   EXPECT_NE(run_seeing("GPU-").output.find("more than one GPU"), std::string::npos);
+}
+
+TEST_F(CtlTest, audit_names_unknown_functions_and_only_strict_fails_for_them) {
+  const std::string path = node_.run().path() + "-libcuda.so.1";
+  std::ofstream(path, std::ios::binary) << test::small_library({"cuMemAlloc_v2", "cuMemAlloc_v9", "cuNew"});
+  const Result audit = ctl("audit " + path);
+  EXPECT_EQ(audit.status, 0) << audit.output;
+  EXPECT_NE(audit.output.find("another form of cuMemAlloc, which is charged"), std::string::npos)
+      << audit.output;
+  EXPECT_EQ(ctl("audit --strict " + path).status, 1);
+
+  const auto seen = nlohmann::json::parse(ctl("audit --json " + path).output);
+  EXPECT_EQ(seen["counts"]["charged"], 1);
+  EXPECT_EQ(seen["counts"]["UNKNOWN"], 3);
+  EXPECT_EQ(seen["functions"][0]["policy"], "charged");
+  EXPECT_EQ(seen["functions"][1]["form_of"], "cuMemAlloc");
+  EXPECT_EQ(seen["functions"][2]["may_pass_limits"], true);
+
+  std::ofstream(path, std::ios::binary)
+      << test::small_library({"cuMemAlloc_v2", "cuDriverGetVersion_v2"}, {.versions = true});
+  EXPECT_EQ(ctl("audit --strict " + path).status, 0) << "a new form of a forwarded function";
+  std::filesystem::resize_file(path, 200);
+  const Result cut = ctl("audit " + path);
+  EXPECT_EQ(cut.status, 1) << cut.output;
+  EXPECT_NE(cut.output.find("cut or damaged"), std::string::npos) << cut.output;
+  std::filesystem::remove(path);
+}
+
+TEST_F(CtlTest, what_a_slice_looked_up_in_vain_is_told_by_audit_and_explain) {
+  node_.start_broker();
+  node_.prepare("job", 10ull << 30, 25);
+  {
+    std::fstream state(node_.run().slice("job") + "/state", std::ios::in | std::ios::out | std::ios::binary);
+    shm::UnknownFunction function = {};
+    function.hash = 1;
+    strcpy(function.name, "cuNew\x1b");
+    state.seekp(offsetof(shm::State, unknown) + 3 * sizeof function);
+    state.write(reinterpret_cast<const char*>(&function), sizeof function);
+  }
+  const std::string path = node_.run().path() + "-libcuda.so.1";
+  std::ofstream(path, std::ios::binary) << test::small_library({"cuInit"});
+  EXPECT_NE(ctl("audit " + path).output.find("slice job: a program looked up cuNew?"), std::string::npos);
+  const auto seen = nlohmann::json::parse(ctl("audit --json " + path).output);
+  EXPECT_EQ(seen["slices"][0]["unknown_functions"], nlohmann::json::array({"cuNew?"}));
+  EXPECT_NE(ctl("explain job").output.find("cuNew?"), std::string::npos);
+  std::filesystem::remove(path);
 }
 
 TEST_F(CtlTest, missing_libraries_are_named) {
