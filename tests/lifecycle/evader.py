@@ -3,8 +3,9 @@
 """A process of a slice that goes past it on purpose: evader.py WAY MIB. Says "holds", and stays until its stdin ends.
 
 copy: by a copy of the driver under a name that is none of a driver's. namespace: by the driver itself, in a namespace of
-dlmopen. entry: attached, and past the hooks by the addresses in the driver's file. scribble: attached, and strikes what
-it holds from the slice's ledger; then takes it again. Whatever the driver answers is printed.
+dlmopen. deepbind: by the driver's name, to bind deeply. entry: attached, and past the hooks by the addresses in the
+driver's file. scribble: attached, and strikes what it holds from the slice's ledger; then takes it again. Whatever the
+driver answers is printed.
 """
 
 import ctypes
@@ -74,6 +75,11 @@ def in_namespace():
     return Driver(find)
 
 
+def bound_deeply():
+    library = ctypes.CDLL("libcuda.so.1", mode=RTLD_NOW | os.RTLD_DEEPBIND)
+    return Driver(lambda name: library[name])
+
+
 def by_entry():
     symbols = subprocess.run(["nm", "-D", "--defined-only", driver_file()], capture_output=True, text=True, check=True,
                              env={"PATH": os.environ["PATH"]}).stdout
@@ -96,7 +102,7 @@ def main():
     hooked = ctypes.CDLL("libcuda.so.1") if way in ("entry", "scribble") else None
     if hooked:
         Driver(lambda name: hooked[name]).start()
-    driver = {"copy": copied, "namespace": in_namespace, "entry": by_entry,
+    driver = {"copy": copied, "namespace": in_namespace, "deepbind": bound_deeply, "entry": by_entry,
               "scribble": lambda: Driver(lambda name: hooked[name])}[way]()
     if not hooked:
         driver.start()

@@ -300,6 +300,11 @@ class Lifecycle(unittest.TestCase):
         evader.wait_for_line("holds")
         self.assertIn(f"cuMemAlloc_v2 {OUT_OF_MEMORY}\n", evader.output())
 
+    def test_a_driver_opened_to_bind_deeply_is_ours(self):
+        evader = self.evade("deepbind", 6144, self.hold("4GiB"))
+        evader.wait_for_line("holds")
+        self.assertIn(f"cuMemAlloc_v2 {OUT_OF_MEMORY}\n", evader.output())
+
     def test_a_process_that_goes_past_the_hooks_is_found(self):
         evader = self.evade("entry", 6144, self.hold("4GiB"))
         evader.wait_for_line("holds")
