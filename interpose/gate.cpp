@@ -30,6 +30,9 @@ constexpr uint64_t kNoGrantNs = 250'000'000;
 constexpr uint64_t kNoHeartbeatNs = 500'000'000;
 // Work that may be under way while pacing: estimates may be wrong.
 constexpr uint64_t kPacedRunAheadNs = 10'000'000;
+// In a turn until further notice launches do not wait, and so do not ring; work that begins is told of so
+// often at most. The broker goes on looking by itself while two slices work.
+constexpr uint64_t kTellWorkNs = 20'000'000;
 constexpr uint64_t kContextClosingNs = 1'000'000'000;
 constexpr uint64_t kPinnedNapNs = 50'000;
 
@@ -144,6 +147,7 @@ class Waiting {
   // What to sleep on after a decision against the launch.
   limiter::Admission held_by_ = limiter::Admission::kAdmit;
   uint32_t ends_ = 0;
+  uint64_t looked_ns_ = 0;  // when it decided
   uint64_t look_again_ns_ = 0;
   bool ring_ = false;
 };
@@ -209,12 +213,13 @@ bool Waiting::try_begin() {
   view.deadline_ns = line.deadline_ns.load(std::memory_order_acquire);
   view.run_ahead_ns = line.run_ahead_ns.load(std::memory_order_acquire);
 
-  bool wake = false;
+  bool wake = false, tell = false;
   {
     Books books;
     uint64_t now_ns = hook::now_ns();
     if (grant_since_ns_ == 0 || grant != grant_) grant_since_ns_ = now_ns;
     grant_ = grant;
+    looked_ns_ = now_ns;
     look_again_ns_ = now_ns + kLookAgainNs;
     if (gate_.dirty) {
       adopt_dirty_streams(books, gate_, now_ns);
@@ -227,6 +232,9 @@ bool Waiting::try_begin() {
         launch_.estimate_ns = estimate_.ns;
         launch_.stream = stream_of(books, launch_);
         launch_.entered = true;
+        tell = gate_.backlog.kernels == 0 && view.deadline_ns == shm::kNoDeadline &&
+               now_ns - gate_.told_ns > kTellWorkNs;
+        if (tell) gate_.told_ns = now_ns;
         begin_launch(books, launch_, estimate_.wants_sample, view, now_ns);
       }
     } else if (held_by_ == limiter::Admission::kRunAheadFull) {
@@ -244,6 +252,7 @@ bool Waiting::try_begin() {
     }
   }
   if (wake) wake_watcher(gate_);
+  if (tell) ring(gate_);
   return held_by_ == limiter::Admission::kAdmit;
 }
 
@@ -257,15 +266,15 @@ void Waiting::sleep() {
 
   uint64_t now_ns = hook::now_ns();
   uint64_t nap_ns = look_again_ns_ > now_ns ? look_again_ns_ - now_ns : 0;
-  bool long_nap = nap_ns >= kLookAgainNs;
-  if (long_nap) nap_ns = kLookAgainNs;
+  if (nap_ns > kLookAgainNs) nap_ns = kLookAgainNs;
   if (held_by_ == limiter::Admission::kRunAheadFull) {
     hook::futex_wait(&gate_.ends, ends_, nap_ns, false);
     Books books;
     --gate_.end_waiters;
   } else {
     hook::futex_wait(&gate_.line().grant, grant_, nap_ns, true);
-    ring_ = long_nap && gate_.line().grant.load(std::memory_order_relaxed) == grant_;
+    ring_ = looked_ns_ + kLookAgainNs <= hook::now_ns() &&
+            gate_.line().grant.load(std::memory_order_relaxed) == grant_;
   }
 }
 

@@ -84,7 +84,8 @@ struct SliceGate {
   bool dirty;        // some stream is
   bool closed;       // told: no more launches in closed_turn
   uint32_t closed_turn;
-  bool silent;  // no broker answered while `grant` was silent_grant
+  uint64_t told_ns;  // when the broker was last told of work that nobody had waited with
+  bool silent;       // no broker answered while `grant` was silent_grant
   uint32_t silent_grant;
 
   enum class Watcher : uint8_t { kNone, kRunning, kFailed };

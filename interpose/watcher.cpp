@@ -29,8 +29,8 @@ uint64_t elapsed_ns(CUevent from, CUevent to) {
 }
 
 // Waits for the oldest batch, whose context is pinned if it has one, and takes it off. false: the driver has
-// ended.
-bool end_oldest(SliceGate& gate, const Batch& batch) {
+// ended. `paced`: without a broker, so that nobody says whether others run at the same time.
+bool end_oldest(SliceGate& gate, const Batch& batch, bool paced) {
   uint64_t occupied_ns = 0;
   if (Context* context = batch.context; context != nullptr) {
     real<fn::cuCtxSetCurrent>(context->handle);
@@ -40,7 +40,9 @@ bool end_oldest(SliceGate& gate, const Batch& batch) {
       uint64_t own_ns = elapsed_ns(batch.begin, batch.end);
       if (batch.key != 0 && own_ns > 0) {
         // As it is now; when the batch began it was another way at most for the first after a change.
-        if (gate.line().others.load(std::memory_order_relaxed) & shm::kOthersRun) {
+        if (paced) {
+          estimates.sample_unarbitrated(batch.key, own_ns);
+        } else if (gate.line().others.load(std::memory_order_relaxed) & shm::kOthersRun) {
           estimates.sample_beside_others(batch.key, own_ns);
         } else {
           estimates.sample(batch.key, own_ns);
@@ -85,6 +87,7 @@ enum class Errand : uint8_t { kEndOldest, kCover, kLookAgain, kSleep, kSleepOpen
 struct Plan {
   Errand errand;
   Batch batch = {};
+  bool paced = false;
   PinnedStream pinned = {};
   uint32_t sleep_word = 0;  // the futex word's value when there was nothing to do
   bool tell = false;
@@ -97,7 +100,9 @@ Plan plan(SliceGate& gate) {
   uint64_t now_ns = hook::now_ns();
   if (gate.dirty && !open) adopt_dirty_streams(books, gate, now_ns);
   if (gate.batch_count > 0) {
-    Plan plan = {.errand = Errand::kEndOldest, .batch = gate.batches[gate.first_batch]};
+    Plan plan = {.errand = Errand::kEndOldest,
+                 .batch = gate.batches[gate.first_batch],
+                 .paced = gate.silent && gate.silent_grant == grant};
     if (plan.batch.context != nullptr) ++plan.batch.context->pins;
     return plan;
   }
@@ -122,7 +127,7 @@ void* watch(void* argument) {
     if (next.tell) ring(gate);
     switch (next.errand) {
       case Errand::kEndOldest:
-        if (!end_oldest(gate, next.batch)) return nullptr;
+        if (!end_oldest(gate, next.batch, next.paced)) return nullptr;
         break;
       case Errand::kCover:
         cover_pinned(gate, next.pinned);

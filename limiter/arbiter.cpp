@@ -275,6 +275,8 @@ void Arbiter::grant(Slice& slice, uint64_t start_ns) {
   slice.start_ns = start_ns;
   slice.deadline_ns = start_ns + settings_.quantum_ns;
   reach(slice);
+  // Its launches need not ring: one that is stopped before it is through with the turn has to be noticed.
+  wake_at(slice.deadline_ns);
 }
 
 // Twice a quantum: at half the speed.

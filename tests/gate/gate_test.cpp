@@ -322,6 +322,19 @@ TEST_F(GateTest, drained_process_tells_that_it_is) {
   process.kill();
 }
 
+// A launch waits for nothing then, so that nothing else tells the broker that slices compete.
+TEST_F(GateTest, work_that_begins_in_a_turn_without_a_deadline_is_told_of) {
+  grant(shm::kNoDeadline);
+  limits_->gate.others = 0;
+  Process process("bursts", 4000, 1, directory_);
+  for (int i = 0; i < 3; ++i) {
+    ASSERT_TRUE(within(5s, [&] { return work().outstanding != 0; }));
+    uint32_t rings = state_->doorbell.rings;
+    ASSERT_TRUE(within(1s, [&] { return state_->doorbell.rings != rings; }));
+  }
+  process.kill();
+}
+
 class BehaviourTest : public GateTest, public testing::WithParamInterface<const char*> {};
 
 TEST_P(BehaviourTest, occupied_time_is_the_time_of_the_kernels) {

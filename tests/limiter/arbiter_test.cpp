@@ -207,6 +207,42 @@ TEST(Arbiter, a_stopped_holder_does_not_hold_up_its_neighbour) {
   EXPECT_GE(static_cast<double>(other.busy_ns() - before) / 19e6, 45);
 }
 
+// It is stopped after a launch, which nobody rings for, and before it is through with its turn.
+TEST(Arbiter, a_turn_that_nobody_rings_in_is_passed_on_in_time) {
+  limiter::Arbiter arbiter;
+  std::vector<limiter::Command> commands;
+  limiter::Observation waits, launched;
+  waits.contexts = launched.contexts = 1;
+  waits.waiting = launched.outstanding = true;
+  for (const limiter::SliceKey key : {1, 2}) arbiter.set(key, {1, 50, 100, false}, 0);
+  const auto timed_turn = [&] {
+    return std::find_if(commands.begin(), commands.end(), [](const limiter::Command& command) {
+      return command.mode == limiter::Mode::kTurn && command.deadline_ns != UINT64_MAX;
+    });
+  };
+  uint64_t now = 0;
+  for (; timed_turn() == commands.end() || timed_turn()->deadline_ns <= now; now += kMillisecond) {
+    ASSERT_LT(now, kSecond);
+    waits.active_ns = now;  // as if they had had work all the time: they need turns
+    for (const limiter::SliceKey key : {1, 2}) arbiter.observe(key, waits, now);
+    commands.clear();
+    arbiter.step(now, &commands);
+  }
+  const limiter::SliceKey stopped = timed_turn()->slice;
+  const uint64_t deadline_ns = timed_turn()->deadline_ns;
+  bool passed_on = false;
+  while (!passed_on) {
+    now = arbiter.next_wake_ns();
+    ASSERT_LE(now, deadline_ns + 20 * kMillisecond);
+    arbiter.observe(stopped, launched, now);
+    commands.clear();
+    arbiter.step(now, &commands);
+    passed_on = std::any_of(commands.begin(), commands.end(), [&](const limiter::Command& command) {
+      return command.mode == limiter::Mode::kTurn && command.slice != stopped;
+    });
+  }
+}
+
 TEST(Arbiter, a_kernel_that_never_ends_is_overlapped) {
   Node node;
   Tenant& endless = node.add(50, model::saturating(3600 * kSecond));

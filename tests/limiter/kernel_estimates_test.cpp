@@ -117,4 +117,12 @@ TEST_F(KernelEstimatesTest, other_work_is_learned_beside_others_too) {
   EXPECT_EQ(ns(key), 100'000u);
 }
 
+TEST_F(KernelEstimatesTest, unarbitrated_samples_only_lower) {
+  const uint64_t key = launch_key(1);
+  estimates_->sample_unarbitrated(key, 3'000'000);
+  EXPECT_EQ(ns(key), 3'000'000u);
+  for (int i = 0; i < 100; ++i) estimates_->sample_unarbitrated(key, i % 10 == 0 ? 100'000 : 2'200'000);
+  EXPECT_LE(ns(key), 300'000u);
+}
+
 }  // namespace limiter

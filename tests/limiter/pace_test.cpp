@@ -28,11 +28,23 @@ TEST(PaceTest, long_run_receives_exactly_the_share) {
   }
 }
 
-TEST(PaceTest, idle_time_is_not_saved_up) {
+TEST(PaceTest, a_launch_that_comes_late_costs_no_share) {
+  for (uint64_t late : {100'000u, 1'000'000u, 4'000'000u}) {
+    std::atomic<uint64_t> next{0};
+    const uint64_t begin = 1'000'000'000;
+    uint64_t now = begin, busy = 0;
+    for (; busy < 1'000'000'000; busy += 500'000) {
+      now = std::max(now, pace(next, 500'000, 10, now) + late) + 500'000;
+    }
+    EXPECT_NEAR(100.0 * static_cast<double>(busy) / static_cast<double>(now - begin), 10, 0.1) << late;
+  }
+}
+
+TEST(PaceTest, no_more_idle_time_is_saved_up_than_may_be_late) {
   std::atomic<uint64_t> next{0};
   pace(next, 1'000'000, 50, 1'000'000'000);
-  EXPECT_EQ(pace(next, 1'000'000, 50, 9'000'000'000), 9'000'000'000u);
-  EXPECT_EQ(pace(next, 1'000'000, 50, 9'000'000'000), 9'002'000'000u);
+  EXPECT_EQ(pace(next, 1'000'000, 50, 9'000'000'000), 9'000'000'000 - kPaceLateNs);
+  EXPECT_EQ(pace(next, 1'000'000, 50, 9'000'000'000), 9'002'000'000 - kPaceLateNs);
 }
 
 TEST(PaceTest, a_word_from_nowhere_is_not_waited_for) {
