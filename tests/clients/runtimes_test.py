@@ -11,7 +11,7 @@ from verify.lab import GIB, Lab, Slice
 PROGRAM = pathlib.Path(__file__).with_name("runtime_memory.py")
 CACHE = pathlib.Path(os.environ.get("CUSLICE_CACHE", pathlib.Path.home() / ".cache/cuslice"))
 INSUFFICIENT_DRIVER = 35
-DRIVERS = ("11.8", "12.0", "12.9", "13.0", "13.5")
+DRIVERS = ("11.8", "12.0", "12.4", "12.9", "13.0", "13.5")
 
 
 def major(version):
