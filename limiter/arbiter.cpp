@@ -184,13 +184,13 @@ bool Arbiter::has_credit(const Slice& slice) {
   return slice.terms.latency && !slice.filled && slice.credit_ns > 0;
 }
 
-// In turns: another slice waits for a GPU of this one, or has been given it ahead.
+// In turns: another slice waits for a GPU of this one, has been given it ahead, or is still on it.
 bool Arbiter::others_want(const Slice& slice) const {
   if (!in_turns(slice)) return false;
   return std::any_of(slices_.begin(), slices_.end(), [&](const auto& entry) {
     const Slice& other = entry.second;
     if (&other == &slice || !other.overlaps(slice)) return false;
-    if (other.holds()) return true;
+    if (other.holds() || other.turn == Slice::Turn::kOverdue) return true;
     return other.seen.waiting && other.turn != Slice::Turn::kBeside && !capped_out(other) &&
            !has_credit(other);
   });
@@ -290,6 +290,15 @@ void Arbiter::grant_beside(Slice& slice, uint64_t now_ns) {
 
 void Arbiter::wake_at(uint64_t time_ns) { next_wake_ns_ = std::min(next_wake_ns_, time_ns); }
 
+// Those do not wait for its turn to end, so that it can go on without a drain.
+bool Arbiter::only_overdue_beside(const Slice& slice) const {
+  return std::none_of(slices_.begin(), slices_.end(), [&](const auto& entry) {
+    const Slice& other = entry.second;
+    if (&other == &slice || !other.overlaps(slice) || other.turn == Slice::Turn::kOverdue) return false;
+    return other.active();
+  });
+}
+
 // Rule R1: four quanta after its deadline, or twice what it said itself that it needs; or when it has caught
 // up with those that wait, which until then lose nothing that is theirs. But never beyond overlap_max_ns.
 uint64_t Arbiter::overdue_at(const Slice& slice, uint64_t now_ns) const {
@@ -345,6 +354,12 @@ void Arbiter::advance_holder(Slice& slice, uint64_t now_ns) {
     // Between two launches of a loop that waits for each: it competes like one that waits at the gate.
     const bool pauses = !slice.seen.waiting && now_ns < used_until_ns + settings_.idle_grace_ns;
     if (wanted && pauses && !capped_out(slice) && behind_others(slice) >= 0) grant(slice, now_ns);
+    return;
+  }
+  if (over && wanted && slice.seen.waiting && !capped_out(slice) && only_overdue_beside(slice)) {
+    end_turn(slice, now_ns);
+    slice.filled = true;
+    grant(slice, now_ns);
     return;
   }
   if (!slice.seen.outstanding) {

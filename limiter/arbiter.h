@@ -133,6 +133,7 @@ class Arbiter {
   static bool has_credit(const Slice& slice);
   bool others_want(const Slice& slice) const;
   double behind_others(const Slice& slice) const;
+  bool only_overdue_beside(const Slice& slice) const;
   uint64_t overdue_at(const Slice& slice, uint64_t now_ns) const;
   bool alone(const Slice& slice) const;
   bool capped_out(const Slice& slice) const;

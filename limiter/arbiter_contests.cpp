@@ -103,7 +103,8 @@ void Arbiter::settle_window(const std::vector<Slice*>& group, uint64_t window_ns
   begin_turns(competing, now_ns);
 }
 
-// What they lack or have too much of is evened out in turns, as far as it is not more than two quanta.
+// What they lack or have too much of is evened out in turns, as far as it is not more than a quantum: nobody
+// waits for more than two.
 void Arbiter::begin_turns(std::vector<Slice*> group, uint64_t now_ns) {
   std::stable_sort(group.begin(), group.end(), [](const Slice* left, const Slice* right) {
     return left->virtual_ns < right->virtual_ns;
@@ -112,7 +113,7 @@ void Arbiter::begin_turns(std::vector<Slice*> group, uint64_t now_ns) {
   uint64_t held_mask = 0;
   for (Slice* slice : group) {
     slice->window.behind_ns = 0;
-    const double window = 2 * static_cast<double>(settings_.quantum_ns) / slice->share();
+    const double window = static_cast<double>(settings_.quantum_ns) / slice->share();
     slice->virtual_ns = std::max(slice->virtual_ns, latest_ns - window);
     if (slice->turn != Slice::Turn::kStanding) continue;
     if ((held_mask & slice->terms.gpu_mask) != 0) {

@@ -43,7 +43,7 @@ TEST(ArbiterCrowd, kernels_of_uneven_length_get_their_share) {
       Tenant& second = node.add(100 - share, one_function_of_uneven_kernels(random));
       first.start();
       second.start();
-      node.clock.run_until(10 * kSecond);
+      node.clock.run_until(30 * kSecond);
       const uint64_t busy_ns = first.busy_ns() + second.busy_ns();
       EXPECT_NEAR(percent_of(first.busy_ns(), busy_ns), share, 1.0) << "seed " << seed;
     }

@@ -263,6 +263,12 @@ class Node {
     return *tenants_.back();
   }
 
+  // As a daemon does that is told of other terms.
+  void set(const Tenant& tenant, const limiter::ArbiterTerms& terms) {
+    arbiter.set(tenant.key_, terms, clock.now_ns());
+    ring();
+  }
+
   void observe() {
     for (auto& tenant : tenants_) arbiter.observe(tenant->key_, tenant->observation(), clock.now_ns());
   }
