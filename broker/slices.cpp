@@ -214,7 +214,7 @@ Status Slices::start(std::unique_ptr<Slice> owned) {
 Status Slices::start_listening(Slice& slice) {
   return AttachListener::open(
       loop_, slice.files->directory(),
-      [this, &slice](Process peer, const shm::AttachRequest& request) {
+      [&slice](Process peer, const shm::AttachRequest& request) {
         if (slice.draining) return shm::kAttachDraining;
         const pid_t pid = peer.pid;
         const shm::AttachStatus status = slice.members->attach(std::move(peer), request);
