@@ -18,8 +18,10 @@
 //  * Virtual time = charged / share; of the slices that wait, the one furthest behind is next. A slice that
 //    was idle is lifted to one quantum behind those that were not: it can't save up.
 //  * A holder with nothing to run gives way after idle_grace_ns. One that does not drain in time (rule R1)
-//    keeps nobody waiting: the next turn starts, the driver time-slices, and each is charged half of the
-//    time shared.
+//    keeps nobody waiting who is behind it, and nobody beyond overlap_max_ns: the next turn starts, the
+//    driver time-slices.
+//  * Whoever is on a GPU at a time is charged an equal part of it, as the driver divides it: also turns
+//    granted ahead, beside others, or overdue, and work left over from before the turns.
 //  * The next holder is woken lead_ns before the present one is expected to drain, so that its first
 //    launches queue behind the last kernel.
 //  * A slice of the latency class has credit while it used less than its share: its turn starts at once,
@@ -36,6 +38,12 @@
 // A slice may use several GPUs; it then takes its turn on all of them together (ranks that wait for each
 // other run in the same turn). Slices without a GPU in common hold turns at the same time. A slice that waits
 // for several GPUs reserves those that are free: others can't starve it.
+//
+// Bounds, for slices that always have work: over any interval the time received / share of two of them
+// differs by at most l1 / share1 + l2 / share2, l being the longest turn: a quantum and what is under way at
+// its end (start-time fair queueing: Goyal, Vin, Cheng, SIGCOMM 1996, theorem 1). A slice that comes waits
+// for no more than two quanta among equals, as it may be one quantum behind. The GPU is busy for quantum /
+// (quantum + switch) of the time or more.
 #pragma once
 
 #include <array>
