@@ -46,7 +46,7 @@ usage() {
 usage: scripts/setup.sh [--clients] [--no-packages]
        scripts/setup.sh --print-env
 
-  --clients      also install PyTorch, CuPy and others for the client tests (about 5.5 GB on disk)
+  --clients      also install PyTorch, CuPy and others for the client tests (about 5 GB on disk)
   --no-packages  leave system packages alone, for systems other than Debian and Ubuntu
   --print-env    install nothing; print where things are, as shell assignments
 

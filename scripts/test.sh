@@ -9,7 +9,7 @@ usage() {
   cat <<USAGE
 usage: scripts/test.sh [--clients] [--sanitize]
 
-  --clients   also the tests labelled \`client\`: unmodified PyTorch and others, fetched once (about 5 GB on disk)
+  --clients   also the tests labelled \`client\`: unmodified PyTorch, CuPy and others, fetched once (about 5 GB on disk)
   --sanitize  instead of all that, the tests labelled \`unit\` of the asan and tsan presets
 USAGE
 }

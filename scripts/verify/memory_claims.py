@@ -168,7 +168,7 @@ def torch_in_a_slice(lab, _):
     program = ROOT / "tests" / "clients" / "torch_memory.py"
     for allocator in ("", "expandable_segments:True", "backend:cudaMallocAsync"):
         result = lab.run(
-            [python, program], Slice("4GiB", compute=50), {"PYTORCH_CUDA_ALLOC_CONF": allocator}, timeout=180
+            [python, program, 4 * GIB], Slice("4GiB", compute=50), {"PYTORCH_CUDA_ALLOC_CONF": allocator}, timeout=180
         )
         checks = result.json["checks"] if result.succeeded else {}
         missed = [what for what, holds in checks.items() if not holds]

@@ -1,17 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Numba, with a kernel that it compiles, at the edge of its GPU's memory, whose size is the argument. Prints one JSON
-object with what held, then EXIT-SUCCESS."""
+"""Numba, with a kernel that it compiles, at the edge of its GPU's memory."""
 
-import json
-import sys
 import warnings
 
 import numpy
 from numba import cuda
 from numba.cuda.cudadrv.driver import CudaAPIError
 
-GIB = 1 << 30
-MIB = 1 << 20
+from client import GIB, MIB, gpu_bytes, hold, report
 
 
 @cuda.jit
@@ -22,15 +18,16 @@ def add_one(cells):
 
 
 def out_of_memory(make):
+    """The error's text, or nothing if there was none."""
     try:
         make()
     except CudaAPIError as error:
-        return "OUT_OF_MEMORY" in str(error)
-    return False
+        return str(error)
+    return ""
 
 
 def main():
-    total = int(sys.argv[1])
+    total = gpu_bytes()
     warnings.simplefilter("ignore")  # of small grids
     checks = {}
     before = cuda.current_context().get_memory_info()
@@ -41,11 +38,12 @@ def main():
     held = cuda.device_array(GIB, numpy.uint8)
     # What the driver took for the process is measured meanwhile, and was only estimated before.
     checks["free sank by 1 GiB"] = before.free - cuda.current_context().get_memory_info().free >= GIB - 64 * MIB
-    checks["5 GiB is refused"] = out_of_memory(lambda: cuda.device_array(5 * GIB, numpy.uint8))
+    error = out_of_memory(lambda: cuda.device_array(total, numpy.uint8))
+    checks["1 GiB more than all is refused"] = "OUT_OF_MEMORY" in error
     checks["then 1 GiB more is had"] = not out_of_memory(lambda: cuda.device_array(GIB, numpy.uint8))
+    hold()
     del held
-    print(json.dumps({"checks": checks}))
-    print("EXIT-SUCCESS")
+    report(checks, error)
 
 
 if __name__ == "__main__":

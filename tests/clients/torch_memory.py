@@ -1,16 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A PyTorch program that looks at its GPU's memory from every side, and goes past it. It knows nothing of slices: the
-size that it should see is its argument. Prints one JSON object with what held, then EXIT-SUCCESS."""
+"""A PyTorch program that looks at its GPU's memory from every side, and goes past it."""
 
-import json
 import os
-import sys
+import re
 
 import pynvml
 import torch
 
-GIB = 1 << 30
-MIB = 1 << 20
+from client import GIB, MIB, gpu_bytes, hold, report
+
+UNITS = {"MiB": MIB, "GiB": GIB}
 
 
 def out_of_memory(make):
@@ -26,23 +25,36 @@ def gigabytes(count):
     return torch.empty(count * GIB, dtype=torch.uint8, device="cuda")
 
 
-def fill():
-    """Takes 64 MiB at a time until that is refused; how much it was."""
+def fill(chunk):
+    """Takes that many bytes at a time until that is refused; how much it was."""
     taken = []
-    while out_of_memory(lambda: taken.append(torch.empty(64 * MIB, dtype=torch.uint8, device="cuda"))) is None:
+    while out_of_memory(lambda: taken.append(torch.empty(chunk, dtype=torch.uint8, device="cuda"))) is None:
         pass
-    return len(taken) * 64 * MIB
+    return len(taken) * chunk
 
 
-def nvml_checks(quota):
+def says_what_is(text, free, total):
+    """Whether an OutOfMemoryError has the GPU's size and what of it is free, as they are. Each allocator has its words."""
+    said_free = re.search(r"(?:of which|Free \(according to CUDA\):) +([\d.]+) ([MG]iB)", text)
+    said_total = re.search(r"(?:total capacity of|Device limit *:) +([\d.]+) GiB", text)
+    if not said_free or not said_total:
+        return False
+    near_free = abs(float(said_free[1]) * UNITS[said_free[2]] - free) <= 64 * MIB
+    return near_free and said_total[1] == f"{total / GIB:.2f}"
+
+
+def nvml_checks(total):
     pynvml.nvmlInit()
     handle = pynvml.nvmlDeviceGetHandleByIndex(0)
     first = pynvml.nvmlDeviceGetMemoryInfo(handle)
     second = pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2)
+    free = torch.cuda.mem_get_info()[0]
     own = [p for p in pynvml.nvmlDeviceGetComputeRunningProcesses(handle) if p.pid == os.getpid()]
-    yield "NVML's total is the quota", first.total == quota and second.total == quota
-    yield "NVML's used holds what was taken", GIB <= first.used <= quota and GIB <= second.used <= quota
-    yield "NVML lists this process with what it took", len(own) == 1 and GIB <= own[0].usedGpuMemory <= quota
+    # Of a whole GPU NVML counts what the driver keeps for itself too, which CUDA leaves out.
+    yield "NVML's total is the GPU's size", all(total <= each.total < total + GIB for each in (first, second))
+    yield "NVML's used holds what was taken", all(GIB <= each.used <= each.total for each in (first, second))
+    yield "mem_get_info agrees with it", all(abs(each.free - free) <= 64 * MIB for each in (first, second))
+    yield "NVML lists this process with what it took", len(own) == 1 and GIB <= own[0].usedGpuMemory <= total
     yield "list_gpu_processes shows it", str(os.getpid()) in torch.cuda.list_gpu_processes()
 
 
@@ -65,27 +77,28 @@ def work():
 
 
 def main():
-    quota = int(sys.argv[1]) if len(sys.argv) > 1 else 4 * GIB
+    total = gpu_bytes()
     checks = {}
-    free, total = torch.cuda.mem_get_info()
-    checks["mem_get_info says the quota"] = total == quota and free <= quota
-    checks["get_device_properties says the quota"] = torch.cuda.get_device_properties(0).total_memory == quota
-    text = out_of_memory(lambda: gigabytes(5))
-    checks["5 GiB raises OutOfMemoryError"] = text is not None
+    free, seen = torch.cuda.mem_get_info()
+    checks["mem_get_info says the GPU's size"] = seen == total and free <= total
+    checks["get_device_properties says it"] = torch.cuda.get_device_properties(0).total_memory == total
+    text = out_of_memory(lambda: gigabytes(total // GIB + 1))
+    checks["1 GiB more than that raises OutOfMemoryError"] = text is not None
+    checks["its text says what is free, and the size"] = says_what_is(text or "", torch.cuda.mem_get_info()[0], total)
     one = gigabytes(1)
     checks["then 1 GiB is had"] = one.numel() == GIB and one.is_cuda
     # What the driver took for the process is measured meanwhile, and was only estimated before.
     checks["free sank by 1 GiB"] = free - torch.cuda.mem_get_info()[0] >= GIB - 64 * MIB
-    checks.update(nvml_checks(quota))
+    checks.update(nvml_checks(total))
     checks["work is done"] = work()
-    taken = fill()
+    taken = fill(total // 64)
     # The context, libraries and the allocator's own rounding take the rest.
-    checks["the slice can be filled, and not more"] = quota - 2 * GIB <= taken <= quota - GIB
+    checks["it can be filled, and not more"] = total - total // 32 - 2 * GIB <= taken <= total - GIB
+    hold()
     del one
     torch.cuda.empty_cache()
     checks["what was freed can be taken again"] = out_of_memory(lambda: gigabytes(2)) is None
-    print(json.dumps({"checks": checks, "error": text, "free": free, "filled": taken}))
-    print("EXIT-SUCCESS")
+    report(checks, text)
 
 
 if __name__ == "__main__":
