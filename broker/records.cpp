@@ -41,7 +41,8 @@ Status SliceRecords::write(const v1::SliceRecord& record) const {
 v1::SliceRecord SliceRecords::read(const std::string& id) const {
   std::ifstream file(run_.record(id), std::ios::binary);
   v1::SliceRecord record;
-  if (!file || !record.ParseFromIstream(&file)) {
+  // One of another slice would be written to that one's file.
+  if (!file || !record.ParseFromIstream(&file) || record.wish().id() != id) {
     spdlog::warn("slice {}: no readable record; it stays until it is released", id);
     record.Clear();
     record.mutable_wish()->set_id(id);

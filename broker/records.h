@@ -19,7 +19,8 @@ class SliceRecords {
   explicit SliceRecords(const RunDirectory& run) : run_(run) {}
 
   Status write(const v1::SliceRecord& record) const;
-  // One that can't be read is as if the slice had been asked for with nothing but its id.
+  // One that can't be read, or is another slice's, is as if the slice had been asked for with nothing but its
+  // id.
   v1::SliceRecord read(const std::string& id) const;
   void remove(const std::string& id) const;
   std::vector<std::string> ids() const;
