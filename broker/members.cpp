@@ -20,10 +20,20 @@ bool has_ended(const Process& process) {
   return poll(&poll_fd, 1, 0) != 0;
 }
 
+// Whether the records are of this pid namespace, as those are that nobody has written yet.
+bool claim_records(shm::Shared<uint32_t>& records_namespace) {
+  const auto own = static_cast<uint32_t>(own_pid_namespace());
+  uint32_t nobodys = 0;
+  return records_namespace.compare_exchange_strong(nobodys, own) || nobodys == own;
+}
+
 }  // namespace
 
 Members::Members(EventLoop& loop, SliceFiles& files, Events events)
-    : loop_(loop), files_(files), events_(std::move(events)) {}
+    : loop_(loop),
+      files_(files),
+      events_(std::move(events)),
+      records_are_ours_(claim_records(files.limits().heartbeat.records_namespace)) {}
 
 Members::~Members() {
   for (const auto& [slot, member] : members_) loop_.unwatch(member.watch);
@@ -57,8 +67,8 @@ void Members::adopt(uint64_t grace_ns) {
     if (members_.contains(slot)) continue;
     const shm::SlotRecord& record = files_.limits().slots[slot];
     const auto recorded_pid = static_cast<pid_t>(record.host_pid.load(std::memory_order_acquire));
-    const bool recorded =
-        recorded_pid != 0 && record.generation.load(std::memory_order_relaxed) == generation;
+    const bool recorded = records_are_ours_ && recorded_pid != 0 &&
+                          record.generation.load(std::memory_order_relaxed) == generation;
 
     if (shm::slot_state(owner) == shm::kSlotLive) {
       std::optional<Process> process;
@@ -74,6 +84,7 @@ void Members::adopt(uint64_t grace_ns) {
         join(slot, generation, std::move(*process));
         continue;
       }
+      if (!records_are_ours_ && !sees_all_processes()) continue;
     }
     if (shm::slot_state(owner) != shm::kSlotFree) reap(slot, generation, recorded ? recorded_pid : 0);
   }
@@ -93,10 +104,12 @@ bool Members::is_due(uint32_t slot, uint32_t generation, uint64_t grace_ns) {
 }
 
 void Members::join(uint32_t slot, uint32_t generation, Process process) {
-  shm::SlotRecord& record = files_.limits().slots[slot];
-  record.start_time.store(process.start_time, std::memory_order_relaxed);
-  record.generation.store(generation, std::memory_order_relaxed);
-  record.host_pid.store(static_cast<uint32_t>(process.pid), std::memory_order_release);
+  if (records_are_ours_) {
+    shm::SlotRecord& record = files_.limits().slots[slot];
+    record.start_time.store(process.start_time, std::memory_order_relaxed);
+    record.generation.store(generation, std::memory_order_relaxed);
+    record.host_pid.store(static_cast<uint32_t>(process.pid), std::memory_order_release);
+  }
 
   newcomers_.erase(slot);
   const int pidfd = process.pidfd.get();

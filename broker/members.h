@@ -31,10 +31,13 @@ class Members {
   shm::AttachStatus attach(Process process, const shm::AttachRequest& request);
 
   // Finds the processes that are in a slot and did not attach to this broker: by the record of an earlier
-  // one, or by what their slots say about pid and namespace. Those that are gone are reaped. Who is not
+  // one, or by what their slots say about pid and namespace. Those that are gone are reaped; but not who may
+  // only be out of sight, because the slice's records were written in another pid namespace. Who is not
   // recorded and was not in the slot `grace_ns` ago may be about to attach, and is left for a later call.
   void adopt(uint64_t grace_ns);
 
+  // Whether the pids that an earlier broker wrote down are of this process's pid namespace.
+  bool records_are_ours() const { return records_are_ours_; }
   bool empty() const { return members_.empty(); }
   size_t count() const { return members_.size(); }
   std::vector<uint32_t> pids() const;
@@ -64,6 +67,8 @@ class Members {
   EventLoop& loop_;
   SliceFiles& files_;
   const Events events_;
+  // Others mean nothing here, and are left for who wrote them.
+  const bool records_are_ours_;
   std::map<uint32_t, Member> members_;      // by slot
   std::map<uint32_t, Newcomer> newcomers_;  // likewise: in a slot, not recorded, not attached
 };

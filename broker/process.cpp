@@ -118,16 +118,26 @@ std::optional<Process> open_peer(int socket) {
   return process;
 }
 
-std::optional<Process> NamespaceSearch::find(uint64_t pid_namespace, uint32_t pid) {
+uint64_t own_pid_namespace() {
   struct stat own;
-  if (stat("/proc/self/ns/pid", &own) == 0 && own.st_ino == pid_namespace) {
+  return stat("/proc/self/ns/pid", &own) == 0 ? own.st_ino : 0;
+}
+
+bool sees_all_processes() {
+  constexpr uint64_t kFirst = 0xeffffffc;  // PROC_PID_INIT_INO of the kernel
+  return own_pid_namespace() == kFirst;
+}
+
+std::optional<Process> NamespaceSearch::find(uint64_t pid_namespace, uint32_t pid) {
+  const uint64_t own = own_pid_namespace();
+  if (own == pid_namespace) {
     return open_process(static_cast<pid_t>(pid), 0);
   }
   if (!known_) {
     known_.emplace();
     for_each_process([&](pid_t candidate) {
       struct stat ns;
-      if (stat(proc_file(candidate, "ns/pid").c_str(), &ns) != 0 || ns.st_ino == own.st_ino) return;
+      if (stat(proc_file(candidate, "ns/pid").c_str(), &ns) != 0 || ns.st_ino == own) return;
       (*known_)[{ns.st_ino, innermost_pid(candidate)}] = candidate;
     });
   }

@@ -34,6 +34,11 @@ std::optional<Process> open_process(pid_t pid, uint64_t start_time);
 // that this process cannot see into.
 std::optional<Process> open_peer(int socket);
 
+// The inode of this process's pid namespace; 0: /proc does not tell.
+uint64_t own_pid_namespace();
+// Whether that is the first one of the system, to which every process is known.
+bool sees_all_processes();
+
 // Finds processes by what they know of themselves. Looks through /proc at most once, at the first question
 // that needs it: for the questions of one moment.
 class NamespaceSearch {

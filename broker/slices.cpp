@@ -93,8 +93,12 @@ Status Slices::open(const std::string& id) {
   reconciler_.wake();
   spdlog::info("slice {}: taken over with {} processes", id, taken.members->count());
   if (quarantined) quarantine(taken, "so it was left by an earlier broker");
-  watch_owner(taken);
-  if (taken.draining) drain(taken);
+  // Each may be the end of `taken`.
+  if (taken.draining) {
+    drain(taken);
+  } else {
+    watch_owner(taken);
+  }
   return {};
 }
 
@@ -227,7 +231,8 @@ Status Slices::start_listening(Slice& slice) {
 
 void Slices::watch_owner(Slice& slice) {
   const v1::SliceRecord& record = slice.record;
-  if (record.wish().owner_pid() == 0) return;
+  // One that was recorded in another pid namespace cannot be told from one that has ended.
+  if (record.wish().owner_pid() == 0 || !slice.members->records_are_ours()) return;
   slice.owner = open_process(static_cast<pid_t>(record.wish().owner_pid()), record.owner_start_time());
   if (!slice.owner) {
     spdlog::info("slice {}: its owner is gone", slice.id);

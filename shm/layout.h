@@ -114,7 +114,10 @@ enum GateMode : uint32_t {
 struct Heartbeat {
   Shared<uint64_t> beat_ns;     // renewed every 100 ms while a launch of the slice waits or a turn runs
   Shared<uint32_t> broker_pid;  // host pid; 0: never had a broker
-  uint32_t reserved[13];
+  // Inode of the pid namespace of the broker that wrote the slot records, whose pids are of that; 0: not
+  // known.
+  Shared<uint32_t> records_namespace;
+  uint32_t reserved[12];
 };
 
 struct Share {

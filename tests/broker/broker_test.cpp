@@ -258,6 +258,23 @@ TEST(BrokerTest, a_new_broker_takes_over_what_a_killed_one_left) {
   EXPECT_TRUE(eventually(1, [&] { return !std::filesystem::exists(node.run().slice("owned")); }));
 }
 
+TEST(BrokerTest, a_slice_whose_owner_ended_while_there_was_no_broker_goes) {
+  FakeNode node;
+  node.start_broker();
+  Child owner({"/bin/sleep", "60"}, {});
+  ctl::v1::PrepareSliceRequest request = wish("owned", 10 * kGiB, 25);
+  request.set_owner_pid(static_cast<uint32_t>(owner.pid()));
+  ctl::v1::Slice slice;
+  ASSERT_TRUE(ctl::Client(node.run()).prepare(request, &slice).ok());
+  node.kill_broker();
+  owner.kill_hard();
+  node.start_broker();
+  ctl::v1::ListSlicesResponse slices;
+  ASSERT_TRUE(ctl::Client(node.run()).list(&slices).ok());
+  EXPECT_EQ(slices.slices_size(), 0);
+  EXPECT_FALSE(std::filesystem::exists(node.run().slice("owned")));
+}
+
 TEST(BrokerTest, a_cut_state_quarantines_its_slice_only) {
   FakeNode node;
   node.start_broker();

@@ -324,8 +324,8 @@ class Lifecycle(unittest.TestCase):
 
     # --- A new broker under running programs
 
-    def broker(self, *arguments):
-        broker = self.lab.start([self.lab.program("cusliced"), *arguments])
+    def broker(self, before=()):
+        broker = self.lab.start([*before, self.lab.program("cusliced")])
         self.addCleanup((self.lab.run_directory / "broker.sock").unlink, missing_ok=True)  # what close() waits for
         self.addCleanup(broker.kill)
         self.assertTrue(eventually(20, lambda: json.loads(
@@ -360,6 +360,29 @@ class Lifecycle(unittest.TestCase):
         self.assertEqual(self.pids(), {each.pid for each in [*tenants, late]})
         for tenant in [*tenants, late]:
             tenant.end()
+        self.assertTrue(self.becomes_empty())
+
+    @unittest.skipUnless(can("unshare", "-pf", "--mount-proc"), "no pid namespaces here")
+    def test_a_new_broker_in_another_pid_namespace_takes_nobody_for_dead(self):
+        broker = self.broker()
+        held = self.hold()
+        recorded = DriverTenant(held)
+        self.crash(broker)
+        unrecorded = DriverTenant(held)
+        tenants = [recorded, unrecorded]
+        for tenant in tenants:
+            self.assertEqual(tenant.do("take", 256), 0)
+        broker = self.broker(before=["unshare", "-pf", "--mount-proc"])
+        for tenant in tenants:
+            self.assertEqual(tenant.do("take", 256), 0)
+        self.assertEqual(tenants[0].do("take", 3072), OUT_OF_MEMORY)
+        self.crash(broker)
+        # Back where they are seen: they are as they were, and one that has gone is noticed.
+        os.kill(unrecorded.pid, signal.SIGKILL)
+        self.broker()
+        self.assertTrue(eventually(10, lambda: self.used() == self.lab.truth().used_bytes))
+        self.assertEqual(self.pids(), {recorded.pid})
+        recorded.end()
         self.assertTrue(self.becomes_empty())
 
     def test_a_slice_of_another_layout_is_left_to_its_programs_until_it_is_released(self):
