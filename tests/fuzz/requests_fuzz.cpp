@@ -3,6 +3,7 @@
 // Arbitrary bytes as requests for slices and as the records that the broker keeps of them: what passes the
 // checks can be promised and kept, what does not is refused with a reason, and a record is of the slice that
 // it is read for.
+#include <google/protobuf/stubs/logging.h>
 #include <spdlog/spdlog.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -27,7 +28,11 @@ constexpr char kId[] = "job";
 // A run directory with records, gone with the process.
 class Run {
  public:
-  Run() : run_(make()) { spdlog::set_level(spdlog::level::off); }
+  // What is refused is of no interest a thousand times a second.
+  Run() : run_(make()) {
+    spdlog::set_level(spdlog::level::off);
+    google::protobuf::SetLogHandler(nullptr);
+  }
   ~Run() {
     std::error_code ignored;
     std::filesystem::remove_all(run_.path(), ignored);
