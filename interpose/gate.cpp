@@ -190,12 +190,16 @@ limiter::Admission Waiting::decide(const Books&, const limiter::GateView& view, 
       return admission;
     }
   }
-  if (admission != Admission::kPark && backlog.kernels > 0) {
-    if (gate_.readmission.take(backlog, now_ns)) {
+  if (view.mode == shm::kBlocked) return admission;
+  // A process whose own work is done may be what another one of the slice waits for.
+  const limiter::Backlog stuck = admission == Admission::kRunAheadFull ? backlog : slice_backlog(gate_);
+  if (stuck.kernels > 0) {
+    uint64_t patience = admission == Admission::kPark ? limiter::kParkedPatience : 1;
+    if (gate_.readmission.take(stuck, patience, now_ns)) {
       gate_.state->counters[shm::kReadmittedLaunches].fetch_add(1, std::memory_order_relaxed);
       return Admission::kAdmit;
     }
-    look_again_ns_ = gate_.readmission.next_ns(backlog);
+    look_again_ns_ = gate_.readmission.next_ns(stuck, patience);
   }
   if (admission == Admission::kRunAheadFull && view.deadline_ns < look_again_ns_)
     look_again_ns_ = view.deadline_ns;

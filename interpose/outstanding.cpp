@@ -33,8 +33,12 @@ bool is_stream(const Stream& entry, CUstream handle, const Context* context) {
 }
 
 void refresh_oldest(SliceGate& gate) {
-  gate.backlog.oldest_ns =
+  uint64_t oldest_ns =
       gate.batch_count > 0 ? gate.batches[gate.first_batch].estimate_ns : gate.backlog.estimate_ns;
+  if (oldest_ns == gate.backlog.oldest_ns) return;
+  gate.backlog.oldest_ns = oldest_ns;
+  if (gate.outstanding)
+    gate.work().outstanding.store(shm::outstanding_word(oldest_ns), std::memory_order_relaxed);
 }
 
 void count(SliceGate& gate, uint32_t kernels, uint64_t estimate_ns, uint64_t now_ns) {
@@ -45,7 +49,7 @@ void count(SliceGate& gate, uint32_t kernels, uint64_t estimate_ns, uint64_t now
   if (gate.outstanding) return;
   gate.outstanding = true;
   gate.work().active_at_ns.store(now_ns, std::memory_order_relaxed);
-  gate.work().outstanding.store(1, std::memory_order_release);
+  gate.work().outstanding.store(shm::outstanding_word(gate.backlog.oldest_ns), std::memory_order_release);
 }
 
 // Brings Work.active_ns up to the present. A reader between the two stores sees less than there was.
@@ -355,6 +359,24 @@ bool settle(const Books&, SliceGate& gate, uint64_t now_ns) {
   work.outstanding.store(0, std::memory_order_release);
   return (gate.line().others.load(std::memory_order_relaxed) & shm::kOthersWait) != 0 ||
          work.waiting.load(std::memory_order_relaxed) != 0;
+}
+
+limiter::Backlog slice_backlog(const SliceGate& gate) {
+  limiter::Backlog sum;
+  uint32_t slots = gate.state->header.slots_high.load(std::memory_order_acquire);
+  if (slots > shm::kMaxSlots) slots = shm::kMaxSlots;
+  for (uint32_t slot = 0; slot < slots; ++slot) {
+    if (shm::slot_state(gate.state->slots[slot].owner.load(std::memory_order_acquire)) != shm::kSlotLive)
+      continue;
+    const shm::Work& work = gate.state->work[slot];
+    uint32_t word = work.outstanding.load(std::memory_order_acquire);
+    uint64_t seen_ns = work.active_at_ns.load(std::memory_order_relaxed);
+    if (seen_ns > sum.progress_ns) sum.progress_ns = seen_ns;
+    if (word == 0) continue;
+    ++sum.kernels;
+    if (shm::outstanding_ns(word) > sum.oldest_ns) sum.oldest_ns = shm::outstanding_ns(word);
+  }
+  return sum;
 }
 
 void ring(SliceGate& gate) {

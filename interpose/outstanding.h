@@ -173,6 +173,9 @@ void drop_context(const Books&, Context& context);
 
 // If nothing is under way any more, says so in Work. true: the broker wants to know.
 bool settle(const Books&, SliceGate& gate, uint64_t now_ns);
+// What the processes of the slice have under way: at least one kernel in each that has any, the longest
+// oldest part, and when an end was last seen anywhere: while one runs, the driver may let the others wait.
+limiter::Backlog slice_backlog(const SliceGate& gate);
 void ring(SliceGate& gate);
 // true: the watcher sleeps, and is to be woken with wake_watcher() without the lock.
 bool call_watcher(const Books&, SliceGate& gate);

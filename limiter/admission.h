@@ -76,29 +76,28 @@ inline Admission admit(const GateView& view, const Backlog& backlog, uint64_t ow
 }
 
 // Rules R2 and R3: launches that the gate holds back get through if what they wait for does not move, because
-// it may be waiting for them (a kernel that spins until another one runs). One for each stall_ns() without an
-// end: enough to end a deadlock, too few to matter when a kernel was only longer than estimated.
+// it may be waiting for them (a kernel that spins until another one runs, in this process or in another of
+// the slice). One for each stall_ns() without an end: enough to end a deadlock, too few to matter when a
+// kernel was only longer than estimated.
 class Readmission {
  public:
-  // Preconditions: the backlog is not empty; admit() did not say kAdmit or kPark.
-  bool take(const Backlog& backlog, uint64_t now_ns) {
-    if (backlog.progress_ns != progress_ns_) {
-      progress_ns_ = backlog.progress_ns;
-      taken_ = 0;
-    }
-    if (since_progress_ns(backlog, now_ns) / stall_ns(backlog) <= taken_) return false;
-    ++taken_;
+  // Precondition: the backlog is not empty. `patience`: that many stalls make one.
+  bool take(const Backlog& backlog, uint64_t patience, uint64_t now_ns) {
+    if (now_ns < next_ns(backlog, patience)) return false;
+    taken_ns_ = now_ns;
     return true;
   }
   // When take() is worth another call.
-  uint64_t next_ns(const Backlog& backlog) const {
-    uint64_t taken = backlog.progress_ns == progress_ns_ ? taken_ : 0;
-    return backlog.progress_ns + (taken + 1) * stall_ns(backlog);
+  uint64_t next_ns(const Backlog& backlog, uint64_t patience) const {
+    return (backlog.progress_ns > taken_ns_ ? backlog.progress_ns : taken_ns_) + patience * stall_ns(backlog);
   }
 
  private:
-  uint64_t progress_ns_ = 0;
-  uint64_t taken_ = 0;  // since progress_ns_
+  uint64_t taken_ns_ = 0;
 };
+
+// Without a turn, work is left over from one that did not end in time (rule R1), beside other slices: up to
+// seven of them make a kernel take no longer than this.
+constexpr uint64_t kParkedPatience = 4;
 
 }  // namespace limiter

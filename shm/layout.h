@@ -253,19 +253,26 @@ inline uint32_t slot_pid(const Slot& slot, uint32_t owner) {
 
 // What a process has on the GPU and wants from it, for the arbiter.
 struct Work {
-  Shared<uint32_t> waiting;       // threads that wait at the gate
-  Shared<uint32_t> outstanding;   // 1 while work of this process may be unfinished (only kept when not open)
-  Shared<uint32_t> contexts;      // contexts that it has on the slice's GPUs
-  Shared<uint32_t> closing_turn;  // number of the turn that it will launch no more in
-  Shared<uint64_t> drained_ns;    // when outstanding last went to 0
+  Shared<uint32_t> waiting;            // threads that wait at the gate
+  Shared<uint32_t> outstanding;        // outstanding_word(); 0: all is finished (only kept when not open)
+  Shared<uint32_t> contexts;           // contexts that it has on the slice's GPUs
+  Shared<uint32_t> closing_turn;       // number of the turn that it will launch no more in
+  Shared<uint64_t> drained_ns;         // when outstanding last went to 0
   Shared<uint64_t> drain_expected_ns;  // closing: when it expects that
   Shared<uint64_t> occupied_ns;        // GPU time of its finished work so far, from events
   Shared<uint64_t> launches;           // launches that took the slow path so far
-  // Time with work outstanding: so much until active_at_ns; while there is some, the time since is more of
-  // it.
+  // Time with work outstanding: so much until active_at_ns, when an end was last seen; while there is some,
+  // the time since is more of it.
   Shared<uint64_t> active_ns;
   Shared<uint64_t> active_at_ns;
 };
+
+// Work.outstanding while there is some: what the oldest part of it is estimated at, in microseconds.
+constexpr uint32_t outstanding_word(uint64_t oldest_ns) {
+  const uint64_t us = oldest_ns / 1000;
+  return us == 0 ? 1 : us < UINT32_MAX ? static_cast<uint32_t>(us) : UINT32_MAX;
+}
+constexpr uint64_t outstanding_ns(uint32_t word) { return uint64_t{word} * 1000; }
 
 // A process' line on one GPU. The first four are generation << 48 | bytes; `calls` and `pooled` carry the
 // generation too: an old incarnation, or a reaper that comes late, cannot change a new one's. Only

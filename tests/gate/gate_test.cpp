@@ -315,9 +315,11 @@ TEST_F(GateTest, drained_process_tells_that_it_is) {
   for (int i = 0; i < 10; ++i) {
     ASSERT_TRUE(within(5s, [&] { return work().outstanding != 0; }));
     uint32_t rings = state_->doorbell.rings;
-    ASSERT_TRUE(within(100ms, [&] { return work().outstanding == 0; }));
-    ASSERT_TRUE(within(10ms, [&] { return state_->doorbell.rings != rings; }));
-    ASSERT_LT(now_ns() - work().drained_ns, 10'000'000u);
+    uint64_t before_ns = now_ns();
+    ASSERT_TRUE(within(5s, [&] { return work().outstanding == 0; }));
+    ASSERT_TRUE(within(5s, [&] { return state_->doorbell.rings != rings; }));
+    ASSERT_GE(work().drained_ns, before_ns);
+    ASSERT_LE(work().drained_ns, now_ns());
   }
   process.kill();
 }
@@ -396,7 +398,7 @@ TEST_F(GateTest, gate_that_shuts_over_running_work_knows_of_it) {
   beat();
   park();
   // The launch that comes next finds the gate shut, and with it what went before.
-  EXPECT_TRUE(within(2s, [&] { return work().outstanding == 1; }));
+  EXPECT_TRUE(within(2s, [&] { return work().outstanding != 0; }));
   grant(shm::kNoDeadline);
   EXPECT_TRUE(process.finish().success());
 }
@@ -412,6 +414,59 @@ TEST_F(GateTest, launches_get_through_when_nothing_completes) {
   }));
   process.kill();
 }
+
+// Work that waits for work that the gate holds back. Once the only turn is over nothing ends any more by
+// itself: the slice is not given another one before it has drained. So every launch that is left may wait for
+// one stall, twice what the oldest part was estimated at (a batch has no more than 1 ms, or one kernel), four
+// times as long without a turn.
+class DeadlockTest : public GateTest, public testing::WithParamInterface<const char*> {
+ protected:
+  // Runs it with a turn that it can't finish in; parked when that is over, or closed for good.
+  void finishes(bool parked) {
+    std::atomic<bool> done = false;
+    Process process(GetParam(), 100, 1, directory_);
+    std::thread broker([&] {
+      uint64_t end_ns = 0;
+      while (!done) {
+        beat();
+        if (end_ns == 0 && waits()) {
+          end_ns = now_ns() + 3'000'000;
+          grant(end_ns);
+        } else if (parked && end_ns != 0 && now_ns() > end_ns && limits_->gate.mode == shm::kTurn) {
+          park();
+        } else if (end_ns != 0 && now_ns() > end_ns && drained()) {
+          end_ns = 0;
+        }
+        std::this_thread::sleep_for(200us);
+      }
+    });
+    std::thread limit([&] {
+      if (!within(20s, [&] { return done.load(); })) process.kill();
+    });
+    Outcome outcome = process.finish();
+    done = true;
+    broker.join();
+    limit.join();
+    EXPECT_TRUE(outcome.success()) << outcome.text;
+  }
+
+ private:
+  bool any(shm::Shared<uint32_t> shm::Work::*word) const {
+    for (uint32_t slot = 0; slot < state_->header.slots_high; ++slot) {
+      if (state_->work[slot].*word != 0) return true;
+    }
+    return false;
+  }
+  bool waits() const { return any(&shm::Work::waiting) && drained(); }
+  bool drained() const { return !any(&shm::Work::outstanding); }
+};
+
+TEST_P(DeadlockTest, ends_though_the_turn_is_over) { finishes(false); }
+TEST_P(DeadlockTest, ends_though_the_slice_is_parked) { finishes(true); }
+
+INSTANTIATE_TEST_SUITE_P(Of, DeadlockTest,
+                         testing::Values("later_launch", "persistent", "host_function", "two_ranks"),
+                         [](const auto& behaviour) { return std::string(behaviour.param); });
 
 TEST_F(GateTest, every_behaviour_survives_turns) {
   start_turns(10ms);

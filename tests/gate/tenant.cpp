@@ -7,6 +7,9 @@
 //
 // The GPU's UUID comes first on the line, so that whoever makes the slice can ask.
 #include <cuda.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -281,6 +284,123 @@ void fork_with_work(Tenant& tenant) {
   saturate(tenant, stream);
 }
 
+// --- Work that waits for work that is launched later.
+
+constexpr int kRounds = 4;
+constexpr int kSome = 5;
+
+void launch_some(Tenant& tenant, CUstream stream) {
+  for (int i = 0; i < kSome; ++i) CHECK(tenant.launch(stream));
+}
+
+// One stream waits for a word that another one sets behind kernels of its own.
+void later_launch(Tenant& tenant) {
+  CUstream one = tenant.new_stream(), other = tenant.new_stream();
+  CUdeviceptr word;
+  CHECK(cuMemAlloc(&word, sizeof(uint32_t)));
+  for (uint32_t round = 1; round <= kRounds; ++round) {
+    launch_some(tenant, one);
+    CHECK(cuStreamWaitValue32(one, word, round, CU_STREAM_WAIT_VALUE_GEQ));
+    launch_some(tenant, one);
+    for (int i = 0; i < 10; ++i) launch_some(tenant, other);
+    CHECK(cuStreamWriteValue32(other, word, round, 0));
+    CHECK(cuStreamSynchronize(one));
+  }
+}
+
+// A kernel that outlasts the turn by far, beside others.
+void persistent(Tenant& tenant) {
+  CUstream one = tenant.new_stream(), other = tenant.new_stream();
+  const double short_us = tenant.kernel_us;
+  tenant.kernel_us = 1000 * short_us;
+  CHECK(tenant.launch(one));
+  tenant.kernel_us = short_us;
+  for (int round = 0; round < 2 * kRounds; ++round) launch_some(tenant, other);
+  CHECK(cuCtxSynchronize());
+}
+
+// A host function in a stream lets a thread launch what the stream waits for next.
+void host_function(Tenant& tenant) {
+  CUstream one = tenant.new_stream(), other = tenant.new_stream();
+  CUevent done;
+  CHECK(cuEventCreate(&done, CU_EVENT_DISABLE_TIMING));
+  std::atomic<int> reached = 0, launched = 0;
+  std::thread thread([&] {
+    CHECK(cuCtxSetCurrent(tenant.context));
+    for (int round = 1; round <= kRounds; ++round) {
+      for (int seen; (seen = reached) < round;) reached.wait(seen);
+      for (int i = 0; i < 10; ++i) launch_some(tenant, other);
+      CHECK(cuEventRecord(done, other));
+      launched = round;
+      launched.notify_all();
+    }
+  });
+  for (int round = 1; round <= kRounds; ++round) {
+    launch_some(tenant, one);
+    const auto reach = [](void* data) {
+      auto* count = static_cast<std::atomic<int>*>(data);
+      ++*count;
+      count->notify_all();
+    };
+    CHECK(cuLaunchHostFunc(one, reach, &reached));
+    for (int seen; (seen = launched) < round;) launched.wait(seen);
+    CHECK(cuStreamWaitEvent(one, done, 0));
+    launch_some(tenant, one);
+  }
+  CHECK(cuStreamSynchronize(one));
+  thread.join();
+}
+
+// Memory that both processes of a behaviour with two of them share.
+struct Ranks {
+  uint32_t reached[2];
+};
+Ranks* ranks = nullptr;
+int rank_of_self = 0;
+
+// As an all-reduce: neither rank's stream goes on before the other's has come as far.
+void two_ranks(Tenant& tenant) {
+  CUstream stream = tenant.new_stream();
+  CHECK(cuMemHostRegister(ranks, sizeof *ranks, CU_MEMHOSTREGISTER_DEVICEMAP));
+  CUdeviceptr words;
+  CHECK(cuMemHostGetDevicePointer(&words, ranks, 0));
+  const auto word = [&](int rank) { return words + static_cast<size_t>(rank) * sizeof(uint32_t); };
+  for (uint32_t round = 1; round <= kRounds; ++round) {
+    // The second rank comes so much later that the turn is over for it.
+    for (int i = 0; i < (rank_of_self == 0 ? 1 : 10); ++i) launch_some(tenant, stream);
+    CHECK(cuStreamWriteValue32(stream, word(rank_of_self), round, 0));
+    CHECK(cuStreamWaitValue32(stream, word(1 - rank_of_self), round, CU_STREAM_WAIT_VALUE_GEQ));
+    launch_some(tenant, stream);
+    CHECK(cuStreamSynchronize(stream));
+  }
+  CHECK(cuMemHostUnregister(ranks));
+}
+
+// Makes this process two, before either has used CUDA. The first waits for the second in join().
+class SecondProcess {
+ public:
+  void fork_now() {
+    ranks = static_cast<Ranks*>(
+        mmap(nullptr, sizeof(Ranks), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
+    if (ranks == MAP_FAILED) abort();
+    pid_ = fork();
+    rank_of_self = pid_ == 0 ? 1 : 0;
+    if (pid_ == 0) prctl(PR_SET_PDEATHSIG, SIGKILL);  // whoever ends the first ends both
+  }
+  bool is_self() const { return pid_ == 0; }
+  void join() const {
+    if (pid_ <= 0) return;
+    int status = 0;
+    waitpid(pid_, &status, 0);
+    if (status == 0) return;
+    fprintf(stderr, "tenant: the second process ended with status %d\n", status);
+    exit(1);
+  }
+
+ private:
+  pid_t pid_ = -1;
+};
+
 struct Behaviour {
   std::string_view name;
   void (*run)(Tenant&);
@@ -303,6 +423,10 @@ constexpr Behaviour kBehaviours[] = {
     {"many_streams", many_streams},
     {"threads", threads},
     {"fork_with_work", fork_with_work},
+    {"later_launch", later_launch},
+    {"persistent", persistent},
+    {"host_function", host_function},
+    {"two_ranks", two_ranks},
 };
 
 }  // namespace
@@ -312,6 +436,8 @@ int main(int count, char** arguments) {
     fprintf(stderr, "usage: tenant BEHAVIOUR KERNEL_US SECONDS\n");
     return 2;
   }
+  SecondProcess second;
+  if (arguments[1] == std::string_view("two_ranks")) second.fork_now();
   Tenant tenant = {.kernel_us = atof(arguments[2]), .seconds = atof(arguments[3])};
   tenant.start();
   CUuuid uuid;
@@ -321,6 +447,8 @@ int main(int count, char** arguments) {
     if (behaviour.name != arguments[1]) continue;
     tenant.begin = Clock::now();
     behaviour.run(tenant);
+    if (second.is_self()) _exit(0);
+    second.join();
     double wall = std::chrono::duration<double>(Clock::now() - tenant.begin).count();
     printf(" kernels=%" PRIu64 " wall_s=%.6f EXIT-SUCCESS\n", tenant.kernels.load(), wall);
     return 0;

@@ -72,30 +72,38 @@ TEST(AdmissionTest, overdue_backlog_admits_nothing_more) {
 TEST(ReadmissionTest, lets_one_launch_through_for_each_stall) {
   Readmission readmission;
   Backlog stuck = backlog(3, 10 * kUs);
-  EXPECT_FALSE(readmission.take(stuck, kNow + kMs - 1));
-  EXPECT_TRUE(readmission.take(stuck, kNow + kMs));
-  EXPECT_FALSE(readmission.take(stuck, kNow + kMs));
-  EXPECT_EQ(readmission.next_ns(stuck), kNow + 2 * kMs);
-  EXPECT_TRUE(readmission.take(stuck, kNow + 3 * kMs));
-  EXPECT_TRUE(readmission.take(stuck, kNow + 3 * kMs));
-  EXPECT_FALSE(readmission.take(stuck, kNow + 3 * kMs));
+  EXPECT_FALSE(readmission.take(stuck, 1, kNow + kMs - 1));
+  EXPECT_TRUE(readmission.take(stuck, 1, kNow + kMs));
+  EXPECT_FALSE(readmission.take(stuck, 1, kNow + kMs));
+  EXPECT_EQ(readmission.next_ns(stuck, 1), kNow + 2 * kMs);
+  // What was not taken in time is not made up for.
+  EXPECT_TRUE(readmission.take(stuck, 1, kNow + 30 * kMs));
+  EXPECT_FALSE(readmission.take(stuck, 1, kNow + 31 * kMs - 1));
+  EXPECT_TRUE(readmission.take(stuck, 1, kNow + 31 * kMs));
 }
 
 TEST(ReadmissionTest, progress_starts_it_anew) {
   Readmission readmission;
   Backlog stuck = backlog(3, 10 * kUs);
-  EXPECT_TRUE(readmission.take(stuck, kNow + kMs));
+  EXPECT_TRUE(readmission.take(stuck, 1, kNow + kMs));
   stuck.progress_ns = kNow + 10 * kMs;
-  EXPECT_EQ(readmission.next_ns(stuck), kNow + 11 * kMs);
-  EXPECT_FALSE(readmission.take(stuck, kNow + 10 * kMs));
-  EXPECT_TRUE(readmission.take(stuck, kNow + 11 * kMs));
+  EXPECT_EQ(readmission.next_ns(stuck, 1), kNow + 11 * kMs);
+  EXPECT_FALSE(readmission.take(stuck, 1, kNow + 10 * kMs));
+  EXPECT_TRUE(readmission.take(stuck, 1, kNow + 11 * kMs));
 }
 
 TEST(ReadmissionTest, long_kernel_is_given_twice_its_time) {
   Readmission readmission;
   Backlog one = backlog(1, 20 * kMs);
-  EXPECT_FALSE(readmission.take(one, kNow + 39 * kMs));
-  EXPECT_TRUE(readmission.take(one, kNow + 40 * kMs));
+  EXPECT_FALSE(readmission.take(one, 1, kNow + 39 * kMs));
+  EXPECT_TRUE(readmission.take(one, 1, kNow + 40 * kMs));
+}
+
+TEST(ReadmissionTest, without_a_turn_it_is_given_the_time_beside_seven_others) {
+  Readmission readmission;
+  Backlog one = backlog(1, 20 * kMs);
+  EXPECT_FALSE(readmission.take(one, kParkedPatience, kNow + 8 * 20 * kMs - 1));
+  EXPECT_TRUE(readmission.take(one, kParkedPatience, kNow + 8 * 20 * kMs));
 }
 
 }  // namespace
