@@ -21,7 +21,7 @@ MAY_INCLUDE = {
 }
 OURS = set(MAY_INCLUDE) | {"tests", "bench"}
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([a-z_]+)/', re.MULTILINE)
-SOURCES = (".cpp", ".h", ".cu", ".S", ".py", ".sh", ".cmake", ".proto")
+SOURCES = (".cpp", ".h", ".cu", ".S", ".py", ".sh", ".cmake", ".proto", ".go")
 
 
 def tracked_files():
