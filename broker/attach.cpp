@@ -27,8 +27,8 @@ bool bind_in(int socket, int directory, const char* file) {
 
 }  // namespace
 
-AttachListener::AttachListener(EventLoop& loop, UniqueFd socket, Handler handler)
-    : loop_(loop), socket_(std::move(socket)), handler_(std::move(handler)) {
+AttachListener::AttachListener(EventLoop& loop, UniqueFd socket, Handler handler, Lost lost)
+    : loop_(loop), socket_(std::move(socket)), handler_(std::move(handler)), lost_(std::move(lost)) {
   watch_ = loop_.watch(socket_.get(), [this] { accept_connection(); });
 }
 
@@ -37,7 +37,7 @@ AttachListener::~AttachListener() {
   while (!connections_.empty()) drop(connections_.begin());
 }
 
-Status AttachListener::open(EventLoop& loop, const std::string& path, Handler handler,
+Status AttachListener::open(EventLoop& loop, const std::string& path, Handler handler, Lost lost,
                             std::unique_ptr<AttachListener>* listener) {
   const UniqueFd directory(::open(path.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
   UniqueFd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
@@ -50,7 +50,7 @@ Status AttachListener::open(EventLoop& loop, const std::string& path, Handler ha
       renameat(directory.get(), kNew, directory.get(), "attach") != 0) {
     return fail(Failure::kSystem, "cannot listen on " + path + "/attach: " + strerror(errno));
   }
-  listener->reset(new AttachListener(loop, std::move(socket), std::move(handler)));
+  listener->reset(new AttachListener(loop, std::move(socket), std::move(handler), std::move(lost)));
   return {};
 }
 
@@ -77,6 +77,7 @@ void AttachListener::answer(Connections::iterator connection) {
     send(connection->fd.get(), &reply, sizeof reply, MSG_NOSIGNAL);
   }
   drop(connection);
+  if (length <= 0) lost_();
 }
 
 void AttachListener::drop(Connections::iterator connection) {

@@ -19,9 +19,11 @@ namespace broker {
 class AttachListener {
  public:
   using Handler = std::function<shm::AttachStatus(Process peer, const shm::AttachRequest& request)>;
+  // A connection has ended without a request: who it was may be dead, and in a slot.
+  using Lost = std::function<void()>;
 
   // Replaces the socket file that an earlier broker left.
-  static Status open(EventLoop& loop, const std::string& directory, Handler handler,
+  static Status open(EventLoop& loop, const std::string& directory, Handler handler, Lost lost,
                      std::unique_ptr<AttachListener>* listener);
   ~AttachListener();
   AttachListener(const AttachListener&) = delete;
@@ -34,7 +36,7 @@ class AttachListener {
   };
   using Connections = std::list<Connection>;
 
-  AttachListener(EventLoop& loop, UniqueFd socket, Handler handler);
+  AttachListener(EventLoop& loop, UniqueFd socket, Handler handler, Lost lost);
   void accept_connection();
   void answer(Connections::iterator connection);
   void drop(Connections::iterator connection);
@@ -42,6 +44,7 @@ class AttachListener {
   EventLoop& loop_;
   const UniqueFd socket_;
   const Handler handler_;
+  const Lost lost_;
   EventLoop::WatchId watch_ = 0;
   Connections connections_;
 };

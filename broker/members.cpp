@@ -56,7 +56,8 @@ shm::AttachStatus Members::attach(Process process, const shm::AttachRequest& req
   return shm::kAttached;
 }
 
-void Members::adopt(uint64_t grace_ns) {
+bool Members::adopt(uint64_t grace_ns) {
+  bool complete = true;
   NamespaceSearch search;
   const shm::State& state = files_.state();
   const uint32_t slots =
@@ -77,7 +78,14 @@ void Members::adopt(uint64_t grace_ns) {
       } else {
         // Nobody there yet: who has taken the slot is about to write itself down, and to attach.
         const uint32_t pid = shm::slot_pid(state.slots[slot], owner);
-        if (pid == 0 || !is_due(slot, generation, grace_ns)) continue;
+        if (!is_due(slot, generation, grace_ns)) {
+          complete = false;
+          continue;
+        }
+        if (pid == 0) {
+          limiter::reap_unwritten_slot(files_.state(), slot, generation);
+          continue;
+        }
         process = search.find(state.slots[slot].pid_namespace.load(std::memory_order_relaxed), pid);
       }
       if (process) {
@@ -88,6 +96,7 @@ void Members::adopt(uint64_t grace_ns) {
     }
     if (shm::slot_state(owner) != shm::kSlotFree) reap(slot, generation, recorded ? recorded_pid : 0);
   }
+  return complete;
 }
 
 std::vector<uint32_t> Members::pids() const {

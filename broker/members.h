@@ -34,7 +34,8 @@ class Members {
   // one, or by what their slots say about pid and namespace. Those that are gone are reaped; but not who may
   // only be out of sight, because the slice's records were written in another pid namespace. Who is not
   // recorded and was not in the slot `grace_ns` ago may be about to attach, and is left for a later call.
-  void adopt(uint64_t grace_ns);
+  // false: there is one of those.
+  bool adopt(uint64_t grace_ns);
 
   // Whether the pids that an earlier broker wrote down are of this process's pid namespace.
   bool records_are_ours() const { return records_are_ours_; }

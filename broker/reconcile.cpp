@@ -16,7 +16,6 @@ constexpr uint64_t kOrphanIntervalNs = 100'000'000;
 // Looking for who did not attach goes through /proc, which a crowd that is just attaching must not cause.
 constexpr uint64_t kAttachGraceNs = 250'000'000;
 
-constexpr uint64_t kUnknownContextBytes = 512ull << 20;
 constexpr uint64_t kLeastContextBytes = 64ull << 20;
 constexpr uint64_t kMostContextBytes = 2ull << 30;
 
@@ -37,11 +36,21 @@ uint64_t accounted_bytes(const limiter::SlotUse& use) {
 Measurement measure(const Measurement& last, uint32_t generation, const limiter::SlotUse& use,
                     uint64_t listed_bytes) {
   const uint64_t accounted = accounted_bytes(use);
-  const uint64_t overhead = listed_bytes - std::min(listed_bytes, accounted);
-  const bool may_fall =
-      last.generation != generation || (last.releases != use.releases && use.pooled_bytes == 0);
-  if (overhead < last.overhead_bytes && !may_fall) return last;
-  return {generation, overhead, use.releases};
+  const auto beyond = [&](uint64_t bytes) { return bytes - std::min(bytes, accounted); };
+  const uint64_t least = beyond(listed_bytes);
+  uint64_t overhead = least;
+  if (last.generation == generation && last.overhead_bytes > least) {
+    if (use.pooled_bytes != 0) {
+      overhead = std::min(last.overhead_bytes, beyond(listed_bytes + use.pooled_bytes));
+    } else if (use.releases == last.releases) {
+      overhead = last.overhead_bytes;
+    }
+  }
+  Measurement measured = {
+      .generation = generation, .overhead_bytes = overhead, .releases = use.releases, .calls = use.calls};
+  const uint64_t charged = accounted + overhead;
+  if (use.releases != 0) measured.excess_bytes = charged - std::min(charged, listed_bytes);
+  return measured;
 }
 
 uint64_t next_interval_ns(uint64_t interval_ns, bool anybody_attached) {
@@ -52,9 +61,15 @@ Reconciler::Reconciler(EventLoop& loop, const Nvml& nvml, Backstop& backstop)
     : loop_(loop),
       nvml_(nvml),
       backstop_(backstop),
-      context_bytes_(nvml.gpus().size(), kUnknownContextBytes) {}
+      context_bytes_(nvml.gpus().size(), shm::kGuessedContextBytes) {}
 
 void Reconciler::add(uint64_t key, SliceFiles* files, Members* members, std::vector<int> node_gpus) {
+  for (size_t gpu = 0; gpu < node_gpus.size(); ++gpu) {
+    if (node_gpus[gpu] < 0) continue;
+    uint64_t& known = context_bytes_[node_gpus[gpu]];
+    // What an earlier broker has learned.
+    if (known == shm::kGuessedContextBytes) known = files->limits().gpus[gpu].context_bytes.load();
+  }
   slices_[key] = {files, members, std::move(node_gpus), {}};
 }
 
@@ -83,17 +98,22 @@ void Reconciler::schedule(uint64_t delay_ns) {
 void Reconciler::look() {
   if (slices_.empty()) return;
   for (auto& [key, slice] : slices_) {
-    if (!slice.files->damaged()) slice.members->adopt(kAttachGraceNs);
+    if (!slice.files->damaged() && !slice.members->adopt(kAttachGraceNs)) schedule(kAttachGraceNs);
   }
   bool complete = true;
+  bool any_change = false;
   backstop_.begin(now_ns());
-  for (size_t gpu = 0; gpu < context_bytes_.size(); ++gpu) complete &= look_at(static_cast<int>(gpu));
+  for (size_t gpu = 0; gpu < context_bytes_.size(); ++gpu) {
+    complete &= look_at(static_cast<int>(gpu), &any_change);
+  }
   if (backstop_.end()) schedule(Backstop::kSecondLookNs);
   if (!complete) {
     schedule(retry_ns_);
     retry_ns_ = std::min(2 * retry_ns_, kFirstIntervalNs);
     return;
   }
+  // What changes is measured every second, so that it is exact soon after it has come to rest.
+  if (any_change) interval_ns_ = kFirstIntervalNs;
   schedule(interval_ns_);
   const bool anybody_attached = std::any_of(slices_.begin(), slices_.end(),
                                             [](const auto& entry) { return !entry.second.members->empty(); });
@@ -121,8 +141,7 @@ std::vector<ProcessMemory> Reconciler::strangers(int node_gpu) const {
   return listed;
 }
 
-// false: a process whose context was never measured was busy; look again soon.
-bool Reconciler::look_at(int node_gpu) {
+bool Reconciler::look_at(int node_gpu, bool* any_change) {
   struct Candidate {
     uint64_t key;
     Slice* slice;
@@ -169,6 +188,8 @@ bool Reconciler::look_at(int node_gpu) {
     const limiter::SlotUse& use = candidate.before;
     const limiter::SlotUse after = limiter::slot_use(slice.files->state(), candidate.gpu, candidate.slot);
     const bool quiescent = limiter::was_quiescent(use, after);
+    Measurement& last = slice.measured[{candidate.gpu, candidate.slot}];
+    *any_change |= last.generation != candidate.generation || last.calls != after.calls;
     const auto found = listed_bytes.find(candidate.pid);
     const uint64_t bytes = found != listed_bytes.end() ? found->second : 0;
     backstop_.saw_member({.key = candidate.key,
@@ -183,29 +204,31 @@ bool Reconciler::look_at(int node_gpu) {
                           .slice_over_quota = slice_bytes[candidate.key] >
                                               slice.files->limits().gpus[candidate.gpu].quota_bytes.load()});
     if (!quiescent) {
+      limiter::forgive(slice.files->state(), candidate.gpu, candidate.slot, use, 0);
       complete &= after.floor_bytes == 0;
       continue;
     }
 
     shm::Shared<uint64_t>& overhead = slice.files->limits().overhead_bytes[candidate.gpu][candidate.slot];
-    Measurement& last = slice.measured[{candidate.gpu, candidate.slot}];
     // With pools, what an earlier broker measured is better than a first look.
     if (last.generation != candidate.generation && use.pooled_bytes != 0) {
-      last = {candidate.generation, overhead.load(), use.releases};
+      last = {.generation = candidate.generation, .overhead_bytes = overhead.load()};
     }
     last = measure(last, candidate.generation, use, bytes);
     overhead.store(last.overhead_bytes);
+    limiter::forgive(slice.files->state(), candidate.gpu, candidate.slot, use, last.excess_bytes);
 
-    // Listed with memory, and no pool to blur it: the context is there and measured, so its floor is no
-    // longer needed.
+    // Listed with memory: what the floor stood for is there and measured, so it is no longer needed. The call
+    // that set it has settled its pools, so they blur that little.
     if (use.floor_bytes == 0) continue;
-    if (bytes == 0 || use.pooled_bytes != 0) {
+    if (bytes == 0) {
       complete = false;
       continue;
     }
     const limiter::SlotRef slot = {candidate.slot, candidate.generation};
     complete &= limiter::clear_context_floor(slice.files->state(), candidate.gpu, slot, use.floor_bytes);
-    // Only where nothing but a first context was expected.
+    // Only where nothing but a first context was expected, and where there is nothing else.
+    if (use.pooled_bytes != 0) continue;
     const shm::GpuLimits& limits = slice.files->limits().gpus[candidate.gpu];
     if (use.floor_bytes == limits.context_bytes.load()) learn_context(node_gpu, last.overhead_bytes);
   }

@@ -18,13 +18,16 @@ namespace broker {
 struct Measurement {
   uint32_t generation = ~0u;  // of the slot
   uint64_t overhead_bytes = 0;
-  uint64_t releases = 0;
+  uint64_t excess_bytes = 0;  // charged beyond what the driver lists
+  uint64_t releases = 0;      // these two of SlotUse at that moment
+  uint64_t calls = 0;
 };
 
-// The overhead after a measurement: what the driver lists for the process, less what the process itself
-// accounts for. Raised at once; lowered only if the process gave something back since and has no pools,
-// because one that the driver shrank without a call makes it look smaller than it is. Preconditions: `use`
-// was quiescent.
+// A measurement, so that held + overhead - excess is what the driver lists for the process, managed memory
+// aside; in a process that has only ever taken there is no excess, so that its free memory never rises. The
+// overhead rises at once, and falls after the process has given something back. With pools it falls only by
+// more than they explain: a pool that the driver has shrunk without a call may grow again to what the process
+// is charged for, and must find its charge. Preconditions: `use` was quiescent.
 Measurement measure(const Measurement& last, uint32_t generation, const limiter::SlotUse& use,
                     uint64_t listed_bytes);
 
@@ -75,7 +78,9 @@ class Reconciler {
   };
 
   void look();
-  bool look_at(int node_gpu);
+  // false: a process whose context was never measured was busy; look again soon. `any_change`: set if a
+  // process has made a call that may change what it holds since the last look.
+  bool look_at(int node_gpu, bool* any_change);
   void learn_context(int node_gpu, uint64_t bytes);
   void look_for_orphans();
   void adopt_orphan(const Orphan& orphan);

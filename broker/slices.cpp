@@ -226,7 +226,7 @@ Status Slices::start_listening(Slice& slice) {
                       static_cast<int>(status));
         return status;
       },
-      &slice.listener);
+      [this] { reconciler_.wake(); }, &slice.listener);
 }
 
 void Slices::watch_owner(Slice& slice) {

@@ -119,26 +119,45 @@ long connect_until(long socket, const struct sockaddr_un& address, uint64_t dead
   }
 }
 
-// Tells the broker which slot is ours; it knows the process by its credentials. false: no broker has
-// answered, which the ledger does not need.
-bool ask_broker(const char* directory, limiter::SlotRef slot, uint64_t deadline_ns, shm::AttachReply* reply) {
+// A connection to the broker, or below 0. It is there before a slot is taken: if this process is killed
+// before it has said which, the broker sees the connection end and looks for it.
+long connect_to_broker(const char* directory, uint64_t deadline_ns) {
   const long socket = system_call(SYS_socket, AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK);
-  if (socket < 0) return false;
+  if (socket < 0) return socket;
   const long descriptor =
       system_call(SYS_openat, AT_FDCWD, as_long(directory), O_PATH | O_DIRECTORY | O_CLOEXEC);
   struct sockaddr_un address;
-  bool answered = false;
-  if (socket_address(directory, descriptor, &address) && connect_until(socket, address, deadline_ns) == 0) {
-    const shm::AttachRequest request = {shm::kVersion, slot.slot, slot.generation, 0};
-    const long sent = system_call(SYS_sendto, socket, as_long(&request), sizeof request, MSG_NOSIGNAL);
-    if (sent == sizeof request && wait_for(socket, POLLIN, deadline_ns)) {
-      answered = system_call(SYS_recvfrom, socket, as_long(reply), sizeof *reply) == sizeof *reply;
-    }
-  }
+  const bool connected =
+      socket_address(directory, descriptor, &address) && connect_until(socket, address, deadline_ns) == 0;
   if (descriptor >= 0) system_call(SYS_close, descriptor);
+  if (connected) return socket;
   system_call(SYS_close, socket);
-  return answered;
+  return -ECONNREFUSED;
 }
+
+// Tells the broker which slot is ours; it knows the process by its credentials. false: no broker has
+// answered, which the ledger does not need.
+bool ask_broker(long socket, limiter::SlotRef slot, uint64_t deadline_ns, shm::AttachReply* reply) {
+  if (socket < 0) return false;
+  const shm::AttachRequest request = {shm::kVersion, slot.slot, slot.generation, 0};
+  const long sent = system_call(SYS_sendto, socket, as_long(&request), sizeof request, MSG_NOSIGNAL);
+  return sent == sizeof request && wait_for(socket, POLLIN, deadline_ns) &&
+         system_call(SYS_recvfrom, socket, as_long(reply), sizeof *reply) == sizeof *reply;
+}
+
+class Descriptor {
+ public:
+  explicit Descriptor(long number) : number_(number) {}
+  ~Descriptor() {
+    if (number_ >= 0) system_call(SYS_close, number_);
+  }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  long number() const { return number_; }
+
+ private:
+  const long number_;
+};
 
 // Frees the slots of dead processes, as far as they can be judged from this pid namespace.
 void reap_dead_peers(shm::State& state, const limiter::ProcessIdentity& self) {
@@ -203,6 +222,7 @@ bool attach_one(const char* directory, void* context) {
     }
   }
   reap_former_image(directory, *slice.state, attaching->self);
+  const Descriptor broker(connect_to_broker(directory, attaching->broker_deadline_ns));
   if (!limiter::take_slot(*slice.state, attaching->self, &slice.slot)) {
     reap_dead_peers(*slice.state, attaching->self);
     if (!limiter::take_slot(*slice.state, attaching->self, &slice.slot)) {
@@ -211,7 +231,7 @@ bool attach_one(const char* directory, void* context) {
     }
   }
   shm::AttachReply reply = {};
-  if (!ask_broker(directory, slice.slot, attaching->broker_deadline_ns, &reply)) {
+  if (!ask_broker(broker.number(), slice.slot, attaching->broker_deadline_ns, &reply)) {
     reap_dead_peers(*slice.state, attaching->self);
   } else if (reply.status != shm::kAttached) {
     limiter::reap_slot(*slice.state, slice.slot.slot, slice.slot.generation);

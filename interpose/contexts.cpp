@@ -70,6 +70,7 @@ CUresult charged_context(const char* function, const SliceGpu& gpu, Call call) {
   if (const CUresult refused = count_context(function, in_flight); refused != CUDA_SUCCESS) return refused;
   const CUresult result = ask_driver(function, in_flight, context_bytes(gpu), call);
   if (result != CUDA_SUCCESS) uncount_context(in_flight);
+  settle_reservoirs(in_flight);
   return result;
 }
 
@@ -92,6 +93,7 @@ CUresult created(const char* function, CUcontext* context, CUdevice device, Call
   gate::contexts_changed(*gpu.slice, 1);
   // Without a record its end is not noticed; the broker notices by the driver's figure.
   created_contexts.insert(reinterpret_cast<uint64_t>(*context), gpu_number(gpu));
+  await_context_measurement(gpu);
   return result;
 }
 
@@ -125,6 +127,7 @@ void primary_began(std::atomic<CUcontext>* primary, CUcontext context, const Sli
   if (context != nullptr) {
     primary->store(context, std::memory_order_release);
     gate::contexts_changed(*gpu.slice, 1);
+    await_context_measurement(gpu);
   } else {
     uncount_context(InFlight(gpu));
   }
@@ -231,6 +234,7 @@ CUresult cuGreenCtxCreate(CUgreenCtx* phCtx, CUdevResourceDesc desc, CUdevice de
       return refused;
     result = ask_driver("cuGreenCtxCreate", in_flight, kGranule, call);
     if (result != CUDA_SUCCESS) give_unknown(in_flight);
+    settle_reservoirs(in_flight);
   }
   if (result != CUDA_SUCCESS) return result;
   green_contexts.insert(reinterpret_cast<uint64_t>(*phCtx), static_cast<uint64_t>(dev));
@@ -249,7 +253,11 @@ CUresult cuGreenCtxDestroy(CUgreenCtx hCtx) noexcept {
     return result;
   }
   if (const SliceGpu gpu = gpu_of_device(static_cast<CUdevice>(device))) {
-    give_unknown(InFlight(gpu));
+    {
+      const InFlight in_flight(gpu);
+      give_unknown(in_flight);
+      settle_reservoirs(in_flight);
+    }
     ask_to_measure(gpu);
   }
   return result;

@@ -17,7 +17,7 @@ CUresult charged(const char* function, uint64_t bytes, bool managed, Call call, 
   const Standing standing = standing_in_context(&gpu);
   if (const CUresult refused = barred(standing); refused != CUDA_SUCCESS) return refused;
   if (standing == Standing::kUnlimited || bytes == 0) return call();
-  bytes = granules(bytes);
+  bytes = managed ? whole_granules(bytes) : granules(bytes);
   InFlight in_flight(gpu);
   if (const CUresult refused = take_with_waste(function, in_flight, bytes); refused != CUDA_SUCCESS)
     return refused;
@@ -138,6 +138,7 @@ CUresult cuMemAllocPitch_v2(CUdeviceptr* dptr, size_t* pPitch, size_t WidthInByt
 }
 
 // Counted in full although its pages may be in host memory: any of them can be on the GPU when it is used.
+// Pages do not mix allocations, so each counts as whole granules.
 CUresult cuMemAllocManaged(CUdeviceptr* dptr, size_t bytesize, unsigned int flags) noexcept {
   const auto call = [=] { return real<fn::cuMemAllocManaged>(dptr, bytesize, flags); };
   if (dptr == nullptr) return call();

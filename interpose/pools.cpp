@@ -126,6 +126,16 @@ CUresult allocate_async(const char* function, CUdeviceptr* pointer, uint64_t byt
   return charged_from(function, pool, bytes, call, undo);
 }
 
+// Memory of a pool goes back to the pool; only what cuMemAlloc gave has a record.
+template <typename Call>
+CUresult freed_async(CUdeviceptr pointer, Call call) {
+  return freed(pointer, [=] {
+    const CUresult result = call();
+    if (result == CUDA_SUCCESS) note_returned_to_reservoir();
+    return result;
+  });
+}
+
 }  // namespace
 
 CUresult cuMemAllocAsync(CUdeviceptr* dptr, size_t bytesize, CUstream hStream) noexcept {
@@ -162,12 +172,11 @@ CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr* dptr, size_t bytesize, CUmemo
       [=] { real<fn::cuMemFreeAsync_ptsz>(*dptr, hStream); });
 }
 
-// Memory of a pool goes back to the pool; only what cuMemAlloc gave has a record here.
 CUresult cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream) noexcept {
-  return freed(dptr, [=] { return real<fn::cuMemFreeAsync>(dptr, hStream); });
+  return freed_async(dptr, [=] { return real<fn::cuMemFreeAsync>(dptr, hStream); });
 }
 CUresult cuMemFreeAsync_ptsz(CUdeviceptr dptr, CUstream hStream) noexcept {
-  return freed(dptr, [=] { return real<fn::cuMemFreeAsync_ptsz>(dptr, hStream); });
+  return freed_async(dptr, [=] { return real<fn::cuMemFreeAsync_ptsz>(dptr, hStream); });
 }
 
 // A pool of managed memory counts in full, as cuMemAllocManaged does, wherever it prefers to be; one without

@@ -69,12 +69,10 @@ bool has_broker(const SliceGpu& gpu) {
 // process must hold still a moment. Before anything is refused on a guess, that moment is granted, while
 // there is one. True: a guess has been replaced.
 template <typename Guess>
-bool wait_for_measurement(InFlight& call, Guess is_guess) {
-  const SliceGpu& gpu = call.gpu();
+bool wait_for_measurement(const SliceGpu& gpu, Guess is_guess) {
   if (!is_guess(gpu) || !has_broker(gpu)) return false;
   const uint64_t started_ns = now_ns();
   if (started_ns < waited_until_ns.load(std::memory_order_relaxed)) return false;
-  const Landed landed(call);
   ask_to_measure(gpu);
   do {
     sleep_ns(kMeasureNapNs);
@@ -82,6 +80,13 @@ bool wait_for_measurement(InFlight& call, Guess is_guess) {
   } while (now_ns() - started_ns < kMeasureDeadlineNs);
   waited_until_ns.store(now_ns() + kWaitAgainNs, std::memory_order_relaxed);
   return false;
+}
+
+template <typename Guess>
+bool wait_for_measurement(InFlight& call, Guess is_guess) {
+  if (!is_guess(call.gpu())) return false;
+  const Landed landed(call);
+  return wait_for_measurement(call.gpu(), is_guess);
 }
 
 template <typename Reserve>
@@ -218,6 +223,11 @@ void give_back_with_waste(const InFlight& call, uint64_t bytes) {
   if (const uint64_t waste = waste_of(bytes); waste != 0) give_overhead(call, waste);
 }
 
+void cancel(const InFlight& call, uint64_t bytes) {
+  const SliceGpu& gpu = call.gpu();
+  limiter::cancel(*gpu.slice->state, gpu.index, gpu.slice->slot, bytes);
+}
+
 void give_context(const InFlight& call) {
   const SliceGpu& gpu = call.gpu();
   limiter::give_context(*gpu.slice->state, gpu.index, gpu.slice->slot);
@@ -239,6 +249,12 @@ void await_first_measurement(InFlight& call) {
   const SliceGpu& gpu = call.gpu();
   const limiter::SlotUse use = limiter::slot_use(*gpu.slice->state, gpu.index, gpu.slice->slot.slot);
   if (use.floor_bytes != 0 && use.pooled_bytes == 0) wait_for_measurement(call, own_floor);
+}
+
+void await_context_measurement(const SliceGpu& gpu) {
+  const uint64_t context_bytes =
+      gpu.slice->limits->gpus[gpu.index].context_bytes.load(std::memory_order_relaxed);
+  if (context_bytes == shm::kGuessedContextBytes) wait_for_measurement(gpu, own_floor);
 }
 
 void add_managed(const InFlight& call, int64_t delta_bytes) {

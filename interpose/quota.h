@@ -14,10 +14,13 @@ namespace hook {
 constexpr uint64_t kSmallBytes = uint64_t{1} << 20;
 constexpr uint64_t kSmallGranule = 512;
 constexpr uint64_t kGranule = uint64_t{2} << 20;
-constexpr uint64_t granules(uint64_t bytes) {
+constexpr uint64_t rounded_up(uint64_t bytes, uint64_t granule) {
   if (bytes > shm::kLedgerBytesMask) return bytes;  // refused whatever the quota is
-  const uint64_t granule = bytes <= kSmallBytes ? kSmallGranule : kGranule;
   return (bytes + granule - 1) & ~(granule - 1);
+}
+constexpr uint64_t whole_granules(uint64_t bytes) { return rounded_up(bytes, kGranule); }
+constexpr uint64_t granules(uint64_t bytes) {
+  return bytes <= kSmallBytes ? rounded_up(bytes, kSmallGranule) : whole_granules(bytes);
 }
 
 // Its share of what a granule cannot hold for small ones of this size: three of 600 KiB leave 248 KiB.
@@ -99,6 +102,8 @@ void give_back_with_waste(const InFlight& call, uint64_t bytes);
 bool try_take(const InFlight& call, uint64_t bytes);
 bool try_take_or_trim(const InFlight& call, uint64_t bytes);
 void give_back(const InFlight& call, uint64_t bytes);
+// Gives back what the driver did not take of it.
+void cancel(const InFlight& call, uint64_t bytes);
 void give_context(const InFlight& call);
 void give_overhead(const InFlight& call, uint64_t bytes);
 // Has the broker look at what the driver takes. Not in flight.
@@ -106,6 +111,9 @@ void ask_to_measure(const SliceGpu& gpu);
 // Before a process's first reservoir on a GPU: reservoirs blur what its context takes, so that is measured
 // first where it can be. At most a fraction of a second, once.
 void await_first_measurement(InFlight& call);
+// After a context was made: where it is charged with a guess, because it is the first ever on that GPU, the
+// same, so that no program sees memory become free that it never freed.
+void await_context_measurement(const SliceGpu& gpu);
 // Marks `delta_bytes` of what is charged as managed memory, or as memory of reservoirs.
 void add_managed(const InFlight& call, int64_t delta_bytes);
 void add_pooled(const InFlight& call, int64_t delta_bytes);

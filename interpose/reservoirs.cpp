@@ -32,6 +32,8 @@ constinit gate::FutexLock books;  // of everything below; never held across a ca
 constinit limiter::AddressTable entry_by_key;
 constinit Page* pages = nullptr;
 
+constinit std::atomic<bool> any_returned{false};
+
 Entry* find_locked(uint64_t key) {
   uint64_t value;
   return entry_by_key.find(key, &value) ? reinterpret_cast<Entry*>(value) : nullptr;
@@ -183,7 +185,11 @@ bool settle(const InFlight& call, uint64_t key, uint64_t grown_bytes) {
   }
   if (missing_bytes == 0) {
     mark(call, reservoir, -static_cast<int64_t>(excess_bytes));
-    if (excess_bytes != 0) give_back(call, excess_bytes);
+    if (excess_bytes > grown_bytes) {
+      give_back(call, excess_bytes);
+    } else if (excess_bytes != 0) {
+      cancel(call, excess_bytes);
+    }
     return true;
   }
   if (try_take(call, missing_bytes)) {
@@ -245,7 +251,17 @@ void reservoir_is_gone(const InFlight& call, const EndingReservoir& ending) {
   give_back(call, ending.covered_bytes);
 }
 
+void note_returned_to_reservoir() {
+  if (any_returned.load(std::memory_order_relaxed) || any_returned.exchange(true)) [[likely]]
+    return;
+  for (int i = 0; i < session().slice_count; i++) {
+    const AttachedSlice& slice = session().slices[i];
+    for (int gpu = 0; gpu < slice.gpu_count; gpu++) limiter::note_freed(*slice.state, gpu, slice.slot);
+  }
+}
+
 void forget_reservoirs() {
+  any_returned.store(false, std::memory_order_relaxed);
   books.reset();
   entry_by_key.forget();
   // The parent's pages are ours too: their entries are free again.

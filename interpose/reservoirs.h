@@ -43,7 +43,8 @@ void note_growth(const InFlight& call, uint64_t key, uint64_t bytes);
 // Sets the charge to what the reservoir holds, and ends that for growth of a call that noted `grown_bytes`.
 // false: it has grown by more than was noted, and the slice has no room for that.
 bool settle(const InFlight& call, uint64_t key, uint64_t grown_bytes);
-// All of the call's GPU. trim_reservoirs() is in quota.h.
+// All of the call's GPU, before a call ends that has changed what the driver takes unasked: what the
+// broker measures then is that. trim_reservoirs() is in quota.h.
 void settle_reservoirs(const InFlight& call);
 
 // A reservoir that the driver is about to end; it is put back if the driver would not.
@@ -56,6 +57,9 @@ struct EndingReservoir {
 EndingReservoir take_reservoir(uint64_t key);
 void put_reservoir_back(const EndingReservoir& ending);
 void reservoir_is_gone(const InFlight& call, const EndingReservoir& ending);
+
+// Something that a reservoir had lent was given back to it: from now on it may shrink without a call.
+void note_returned_to_reservoir();
 
 // In a forked child, before its own attach.
 void forget_reservoirs();

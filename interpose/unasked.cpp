@@ -3,6 +3,7 @@
 // What the driver takes behind calls that ask for no memory: buffers of a context whose sizes the program
 // sets, and the code and globals of modules.
 #include "interpose/quota.h"
+#include "interpose/reservoirs.h"
 
 namespace hook {
 namespace {
@@ -42,6 +43,7 @@ CUresult measured(const char* function, Call call) {
     if (const CUresult refused = take_unknown(function, in_flight); refused != CUDA_SUCCESS) return refused;
     result = ask_driver(function, in_flight, kGranule, call);
     if (result != CUDA_SUCCESS) give_unknown(in_flight);
+    settle_reservoirs(in_flight);
   }
   ask_to_measure(gpu);
   return result;
@@ -57,6 +59,7 @@ CUresult unmeasured(Call call) {
     const InFlight in_flight(gpu);
     result = call();
     if (result == CUDA_SUCCESS) give_unknown(in_flight);
+    settle_reservoirs(in_flight);
   }
   if (result == CUDA_SUCCESS) ask_to_measure(gpu);
   return result;
@@ -91,6 +94,7 @@ CUresult cuCtxSetLimit(CUlimit limit, size_t value) noexcept {
     } else if (growth == 0) {
       give_overhead(in_flight, before - after);
     }
+    settle_reservoirs(in_flight);
   }
   ask_to_measure(gpu);
   return result;

@@ -74,6 +74,8 @@ uint32_t slots_in_use(const shm::State& state) {
   return high < shm::kMaxSlots ? high : shm::kMaxSlots;
 }
 
+constexpr uint32_t kBlockLines = 64;
+
 uint64_t quota_of(const shm::Limits& limits, int gpu) {
   // A quarantined slice gets nothing more, whatever its quota.
   if (limits.header.flags.load(std::memory_order_relaxed) & shm::kQuarantined) return 0;
@@ -88,15 +90,46 @@ uint64_t driver_charge(const shm::Limits& limits, const shm::State& state, int g
   return overhead > floor ? overhead : floor;
 }
 
+// What a process is charged on a GPU.
+struct Charge {
+  uint64_t held;
+  uint64_t driver;
+  uint64_t all() const { return held + driver; }
+};
+
+// What the broker forgives is looked at after all else: if no call has begun until then, the rest is still
+// what it was seen of.
+Charge charge_of(const shm::Limits& limits, const shm::State& state, int gpu, uint32_t slot) {
+  const shm::SlotLedger& line = state.ledger[gpu][slot];
+  Charge charge = {bytes_of(line.held.load()), driver_charge(limits, state, gpu, slot)};
+  const uint64_t word = line.excess.load();
+  uint64_t excess = bytes_of(word);
+  if (excess == 0) [[likely]]
+    return charge;
+  const uint64_t calls = line.calls.load();
+  if ((calls & shm::kCallsInFlightMask) != 0 || shm::calls_tag(calls) != word >> 48) return charge;
+  const uint64_t of_held = excess < charge.held ? excess : charge.held;
+  charge.held -= of_held;
+  excess -= of_held;
+  charge.driver -= excess < charge.driver ? excess : charge.driver;
+  return charge;
+}
+
+// After something was given back, before it is no longer held: what was forgiven may be just that.
+void clear_excess(shm::SlotLedger& line) {
+  if (line.excess.load() != 0) line.excess.store(0);
+}
+
 struct Sums {
   uint64_t everything;  // wanted, held, the driver's, orphaned
   uint64_t confirmed;   // the same without what is only wanted
   bool lower_slot_wants;
 };
 
-// What lines [first, last) are charged with, if none of them has a request or a floor: mostly so, and told by
-// one test at the end. Generations lie above the bytes and fall out of the sum; a sum of bytes that reaches
-// 2^48 is no GPU's. Budget: 4 loads a line, no branch; at 2,000 lines it is the cache that is waited for.
+// What lines [first, last) are charged with, if none of them has a request, a floor or an excess: mostly so,
+// and told by one test at the end. Generations lie above the bytes and fall out of the sum; a sum of bytes
+// that reaches 2^48 is no GPU's. Budget: 5 loads a line, no branch; at 2,000 lines it is the cache that is
+// waited for.
 bool sum_of_quiet(const shm::SlotLedger* lines, const Shared<uint64_t>* overheads, uint32_t first,
                   uint32_t last, uint64_t* charged) {
   uint64_t unsettled = 0;
@@ -105,6 +138,7 @@ bool sum_of_quiet(const shm::SlotLedger* lines, const Shared<uint64_t>* overhead
   for (uint32_t slot = first; slot < last; slot++) {
     unsettled |= lines[slot].want.load();
     unsettled |= lines[slot].context_floor.load();
+    unsettled |= lines[slot].excess.load();
     sum += lines[slot].held.load();
     sum += overheads[slot].load();
   }
@@ -123,17 +157,21 @@ Sums scan(const shm::Limits& limits, const shm::State& state, int gpu, uint32_t 
   uint64_t wanted = 0;
   const auto add_line = [&](uint32_t slot) {
     const uint64_t want = bytes_of(lines[slot].want.load());
-    sums.confirmed += bytes_of(lines[slot].held.load()) + driver_charge(limits, state, gpu, slot);
+    sums.confirmed += charge_of(limits, state, gpu, slot).all();
     wanted += want;
     if (want != 0 && slot < self) sums.lower_slot_wants = true;
   };
-  const auto add_lines = [&](uint32_t first, uint32_t last) {
-    uint64_t charged = 0;
-    if (sum_of_quiet(lines, overheads, first, last, &charged)) [[likely]] {
-      sums.confirmed += charged;
-      return;
+  // In blocks: one line that is not quiet does not slow down the others.
+  const auto add_lines = [&](uint32_t first, uint32_t end) {
+    for (; first < end; first += kBlockLines) {
+      const uint32_t last = end - first < kBlockLines ? end : first + kBlockLines;
+      uint64_t charged = 0;
+      if (sum_of_quiet(lines, overheads, first, last, &charged)) [[likely]] {
+        sums.confirmed += charged;
+        continue;
+      }
+      for (uint32_t slot = first; slot < last; slot++) add_line(slot);
     }
-    for (uint32_t slot = first; slot < last; slot++) add_line(slot);
   };
   const uint32_t before = self < slots ? self : slots;
   add_lines(0, before);
@@ -211,8 +249,13 @@ Reservation reserve(const shm::Limits& limits, shm::State& state, int gpu, SlotR
 }
 
 void release(shm::State& state, int gpu, SlotRef self, uint64_t bytes) {
+  state.ledger[gpu][self.slot].releases.fetch_add(1);
+  cancel(state, gpu, self, bytes);
+}
+
+void cancel(shm::State& state, int gpu, SlotRef self, uint64_t bytes) {
   shm::SlotLedger& mine = state.ledger[gpu][self.slot];
-  mine.releases.fetch_add(1);
+  clear_excess(mine);
   add(mine.held, self.generation, -static_cast<int64_t>(bytes & shm::kLedgerBytesMask));
 }
 
@@ -225,6 +268,7 @@ Reservation reserve_context(const shm::Limits& limits, shm::State& state, int gp
 
 void give_context(shm::State& state, int gpu, SlotRef self) {
   shm::SlotLedger& mine = state.ledger[gpu][self.slot];
+  clear_excess(mine);
   mine.releases.fetch_add(1);
   set(mine.context_floor, self.generation, 0);
 }
@@ -245,6 +289,7 @@ Reservation reserve_overhead(const shm::Limits& limits, shm::State& state, int g
 
 void give_overhead(shm::State& state, int gpu, SlotRef self, uint64_t bytes) {
   shm::SlotLedger& mine = state.ledger[gpu][self.slot];
+  clear_excess(mine);
   mine.releases.fetch_add(1);
   add(mine.context_floor, self.generation, -static_cast<int64_t>(bytes & shm::kLedgerBytesMask));
 }
@@ -255,6 +300,10 @@ void add_managed(shm::State& state, int gpu, SlotRef self, int64_t delta_bytes) 
 
 void add_pooled(shm::State& state, int gpu, SlotRef self, int64_t delta_bytes) {
   add(state.ledger[gpu][self.slot].pooled, self.generation, delta_bytes);
+}
+
+void note_freed(shm::State& state, int gpu, SlotRef self) {
+  state.ledger[gpu][self.slot].releases.fetch_add(1);
 }
 
 bool clear_context_floor(shm::State& state, int gpu, SlotRef slot, uint64_t measured_bytes) {
@@ -279,21 +328,46 @@ bool was_quiescent(const SlotUse& before, const SlotUse& after) {
   return before.calls == after.calls && (before.calls & shm::kCallsInFlightMask) == 0;
 }
 
+void forgive(shm::State& state, int gpu, uint32_t slot, const SlotUse& seen, uint64_t bytes) {
+  bytes &= shm::kLedgerBytesMask;
+  const uint64_t word = bytes == 0 ? 0 : shm::calls_tag(seen.calls) << 48 | bytes;
+  Shared<uint64_t>& excess = state.ledger[gpu][slot].excess;
+  if (excess.load() != word) excess.store(word);
+}
+
 Usage usage(const shm::Limits& limits, const shm::State& state, int gpu) {
   Usage sum = {};
   sum.quota_bytes = limits.gpus[gpu].quota_bytes.load();
   sum.orphaned_bytes = limits.gpus[gpu].orphaned_bytes.load() & shm::kLedgerBytesMask;
   const uint32_t slots = slots_in_use(state);
   for (uint32_t slot = 0; slot < slots; slot++) {
-    sum.held_bytes += bytes_of(state.ledger[gpu][slot].held.load());
-    sum.overhead_bytes += driver_charge(limits, state, gpu, slot);
+    const Charge charge = charge_of(limits, state, gpu, slot);
+    sum.held_bytes += charge.held;
+    sum.overhead_bytes += charge.driver;
   }
   return sum;
 }
 
 uint64_t slot_charge(const shm::Limits& limits, const shm::State& state, int gpu, uint32_t slot) {
-  return bytes_of(state.ledger[gpu][slot].held.load()) + driver_charge(limits, state, gpu, slot);
+  return charge_of(limits, state, gpu, slot).all();
 }
+
+namespace {
+
+// Whether the slot is still its new owner's, now that it is written down: a reaper that came just before
+// either sees that and puts the slot back, or frees it.
+bool is_kept(const shm::Slot& slot, uint32_t generation) {
+  const uint32_t reaping = shm::slot_owner(shm::kSlotReaping, generation);
+  uint32_t owner = slot.owner.load();
+  for (int naps = 0; owner == reaping && naps < 1000; naps++) {
+    const struct timespec nap = {0, 100'000};
+    nanosleep(&nap, nullptr);
+    owner = slot.owner.load();
+  }
+  return owner == shm::slot_owner(shm::kSlotLive, generation);
+}
+
+}  // namespace
 
 bool take_slot(shm::State& state, const ProcessIdentity& self, SlotRef* taken) {
   for (uint32_t index = 0; index < shm::kMaxSlots; index++) {
@@ -322,7 +396,8 @@ bool take_slot(shm::State& state, const ProcessIdentity& self, SlotRef* taken) {
     uint32_t high = state.header.slots_high.load();
     while (high < index + 1 && !state.header.slots_high.compare_exchange_weak(high, index + 1)) {
     }
-    slot.process.store(static_cast<uint64_t>(generation) << 32 | self.pid, std::memory_order_release);
+    slot.process.store(static_cast<uint64_t>(generation) << 32 | self.pid);
+    if (!is_kept(slot, generation)) continue;
     *taken = {index, generation};
     return true;
   }
@@ -340,16 +415,32 @@ void reap_slot(shm::State& state, uint32_t index, uint32_t generation) {
   // was taken again, changes nothing.
   for (int gpu = 0; gpu < shm::kMaxGpus; gpu++) {
     shm::SlotLedger& line = state.ledger[gpu][index];
-    line.releases.fetch_add(1);
+    line.releases.store(0);
     retire(line.held, generation);
     retire(line.want, generation);
     retire(line.managed, generation);
     retire(line.context_floor, generation);
     retire(line.calls, generation);
     retire(line.pooled, generation);
+    line.excess.store(0);
   }
   owner = reaping;
   slot.owner.compare_exchange_strong(owner, shm::slot_owner(shm::kSlotFree, generation + 1));
+}
+
+bool reap_unwritten_slot(shm::State& state, uint32_t index, uint32_t generation) {
+  if (index >= shm::kMaxSlots) return false;
+  shm::Slot& slot = state.slots[index];
+  const uint32_t live = shm::slot_owner(shm::kSlotLive, generation);
+  uint32_t reaping = shm::slot_owner(shm::kSlotReaping, generation);
+  uint32_t owner = live;
+  if (!slot.owner.compare_exchange_strong(owner, reaping)) return false;
+  if (slot.process.load() >> 32 == generation) {
+    slot.owner.compare_exchange_strong(reaping, live);
+    return false;
+  }
+  reap_slot(state, index, generation);
+  return true;
 }
 
 }  // namespace limiter

@@ -14,8 +14,11 @@
 // (a peer moves bytes from want to held in that order, so a reader that loads want first sees them at least
 // once.)
 //
-// Charged for a process on a GPU: held + max(overhead, context floor). `overhead` is the broker's measurement
-// of what the driver took unasked; the floor stands for a first context until that is measured.
+// Charged for a process on a GPU: held + max(overhead, context floor) - excess. `overhead` is the broker's
+// measurement of what the driver took unasked; the floor stands for a first context until that is measured.
+// The driver shrinks pools without a call, and nobody knows whether it was that when a process is listed with
+// less than before. `excess` makes the charge true without deciding: it is forgiven until the process's next
+// call, which may lower `held` itself.
 //
 // The broker compares what the driver lists for a process with what its line says it holds. That means
 // something only while no call of the process is under way: from reserve() until the driver has answered the
@@ -65,6 +68,8 @@ Reservation reserve(const shm::Limits& limits, shm::State& state, int gpu, SlotR
 
 // Gives back n bytes; call after the driver has freed them. Saturates at 0. A stale slot is left alone.
 void release(shm::State& state, int gpu, SlotRef self, uint64_t bytes);
+// The same for what was reserved and not taken: nothing was released by it.
+void cancel(shm::State& state, int gpu, SlotRef self, uint64_t bytes);
 
 // Charges a first context before the driver makes it: sets the slot's floor to limits' context_bytes for the
 // GPU. kGranted also if the slot has a floor or a measured overhead already. give_context() takes the floor
@@ -86,6 +91,9 @@ void add_managed(shm::State& state, int gpu, SlotRef self, int64_t delta_bytes);
 // be that much less than what the line says, call or no call.
 void add_pooled(shm::State& state, int gpu, SlotRef self, int64_t delta_bytes);
 
+// Something was given back that the line does not show yet: memory of a pool to the pool.
+void note_freed(shm::State& state, int gpu, SlotRef self);
+
 // The broker has measured the slot's overhead (and published it in limits first) while the floor was
 // `measured_bytes`: that is no longer charged. false: the floor is another one now, and stays.
 bool clear_context_floor(shm::State& state, int gpu, SlotRef slot, uint64_t measured_bytes);
@@ -94,14 +102,18 @@ struct SlotUse {
   uint64_t held_bytes;
   uint64_t managed_bytes;
   uint64_t floor_bytes;
-  uint64_t calls;  // read before all others
-  uint64_t releases;
+  uint64_t calls;     // read before all others
+  uint64_t releases;  // by this process so far
   uint64_t pooled_bytes;
 };
 SlotUse slot_use(const shm::State& state, int gpu, uint32_t slot);
 // Whether no call was under way from before `before` was read until `after` was: then `before` was true, and
 // the driver's figure was the same but for pools, all the time between.
 bool was_quiescent(const SlotUse& before, const SlotUse& after);
+
+// The broker has seen that the slot was charged so much too much when it was as in `seen`. That is forgiven
+// until the process's next call begins. Precondition: `seen` was quiescent, or `bytes` is 0.
+void forgive(shm::State& state, int gpu, uint32_t slot, const SlotUse& seen, uint64_t bytes);
 
 Usage usage(const shm::Limits& limits, const shm::State& state, int gpu);
 uint64_t slot_charge(const shm::Limits& limits, const shm::State& state, int gpu, uint32_t slot);
@@ -121,5 +133,10 @@ bool take_slot(shm::State& state, const ProcessIdentity& self, SlotRef* slot);
 // Clears the slot of a dead process and frees it. Idempotent; safe with several reapers at once, and with a
 // reaper that dies half-way. Precondition: the process of exactly this generation is dead.
 void reap_slot(shm::State& state, uint32_t slot, uint32_t generation);
+
+// The same for a slot whose owner has not written itself down for a moment: it was killed while it took the
+// slot, or has not run since. An owner that lives finds out, in take_slot(), and takes another. false: it has
+// just written itself down, and keeps the slot.
+bool reap_unwritten_slot(shm::State& state, uint32_t slot, uint32_t generation);
 
 }  // namespace limiter

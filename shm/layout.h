@@ -225,8 +225,8 @@ struct Refusal {
 //
 // owner = state in the low 8 bits | generation << 16. `process` is stored last and carries the generation
 // too, so that it is never taken for the previous owner's. LIVE without it is a process between two
-// instructions of attach, or one that was killed there; after 10 s it may be reaped (were it alive, it would
-// find its generation gone and attach again).
+// instructions of attach, or one that was killed there: the broker reaps it after a moment. Were it alive, it
+// would find that out before it uses the slot, and take another.
 struct Slot {
   Shared<uint32_t> owner;
   uint32_t reserved0;
@@ -283,11 +283,16 @@ struct SlotLedger {
   Shared<uint64_t> managed;        // the part of held that the driver does not list under the process
   Shared<uint64_t> context_floor;  // charged for a first context until the broker has measured it
   Shared<uint64_t> calls;          // generation << 48 | ended << 24 | in flight: see below
-  Shared<uint64_t> releases;
+  Shared<uint64_t> releases;       // how often something was given back
   Shared<uint64_t>
       pooled;  // generation << 48 | the part of held that the driver may take back without a call
-  uint64_t reserved;
+  // calls_tag() << 48 | what the broker saw the process is charged beyond what it has, which is forgiven as
+  // long as `calls` has that tag and none is in flight. Written by the broker, cleared by a release.
+  Shared<uint64_t> excess;
 };
+
+// GpuLimits::context_bytes before a first context was measured on that GPU.
+constexpr uint64_t kGuessedContextBytes = 512ull << 20;
 
 constexpr uint64_t kLedgerBytesMask = (1ull << 48) - 1;
 
@@ -298,6 +303,9 @@ constexpr uint64_t kLedgerBytesMask = (1ull << 48) - 1;
 // being measured.
 constexpr int kCallsEndedShift = 24;
 constexpr uint64_t kCallsInFlightMask = (1ull << kCallsEndedShift) - 1;
+
+// Generation and ended calls in 16 bits, for SlotLedger::excess.
+constexpr uint64_t calls_tag(uint64_t calls) { return (calls >> 48 ^ calls >> kCallsEndedShift) & 0xffff; }
 
 // counters[], in this order. The labels are in counters.h.
 enum Counter : uint32_t {

@@ -33,6 +33,7 @@ def options():
     parser.add_argument("--only", metavar="WORD", help="only the claims with this in their name")
     parser.add_argument("--list", action="store_true", help="print the claims' names and measure nothing")
     parser.add_argument("--simulated", action="store_true", help="use the simulated GPU even if there is a real one")
+    parser.set_defaults(timed=True)
     return parser.parse_args()
 
 

@@ -28,7 +28,9 @@ def storm(lab, held, program, amount):
 
 
 def kill_storm(lab, settings):
-    """Tenants are killed at random instants, four at a time: all is back within 1 s, each time."""
+    """Tenants are killed at random instants, four at a time: all is back within 1 s, each time.
+
+    Without `timed` it only has to come back, as on a machine that has other things to do."""
     with lab.hold(Slice("4GiB", compute=50, name="storm")) as held:
         found = storm(lab, held, "kill_storm", KILLS[form(settings)])
         # Nothing has leaked that only shows when somebody wants everything.
@@ -40,7 +42,7 @@ def kill_storm(lab, settings):
         f"{found['back_longest_ms']:.1f} ms (longest); killed while loading {found['killed_while_loading']}, attaching "
         f"or making a context {found['killed_while_starting']}, running {found['killed_while_running']}, of these in "
         f"a call {found['killed_in_a_call']}; {found['seconds']:.0f} s",
-        found["back_longest_ms"] <= 1000 and found["seconds"] <= LONGEST_STORM_SECONDS,
+        not settings.timed or (found["back_longest_ms"] <= 1000 and found["seconds"] <= LONGEST_STORM_SECONDS),
     )
     yield Row(
         "the whole quota after that",

@@ -164,12 +164,25 @@ TEST(MeasureTest, it_rises_at_once_and_falls_only_after_a_release) {
   EXPECT_EQ(broker::measure(first, 1, use(0, 0, 3), 100).overhead_bytes, 100u);  // the slot's next process
 }
 
-TEST(MeasureTest, it_does_not_fall_while_there_are_pools) {
+TEST(MeasureTest, without_a_release_what_was_listed_before_is_still_charged) {
+  const broker::Measurement first = broker::measure({}, 0, use(0, 0, 0), 500);
+  EXPECT_EQ(broker::measure(first, 0, use(200, 0, 0), 500).excess_bytes, 0u);
+  const broker::Measurement second = broker::measure(first, 0, use(200, 0, 3), 500);
+  EXPECT_EQ(broker::measure(second, 0, use(300, 0, 3), 500).excess_bytes, 100u);
+}
+
+TEST(MeasureTest, what_pools_may_have_lost_unseen_is_excess_and_the_rest_of_a_fall_is_overhead) {
   const broker::Measurement first = broker::measure({}, 0, use(0, 0, 3), 500);
   limiter::SlotUse pools = use(200, 0, 4);
   pools.pooled_bytes = 200;
-  EXPECT_EQ(broker::measure(first, 0, pools, 500).overhead_bytes, 500u);
+  const broker::Measurement shrunk = broker::measure(first, 0, pools, 550);
+  EXPECT_EQ(shrunk.overhead_bytes, 500u);
+  EXPECT_EQ(shrunk.excess_bytes, 150u);
   EXPECT_EQ(broker::measure(first, 0, pools, 900).overhead_bytes, 700u);
+  EXPECT_EQ(broker::measure(first, 0, pools, 900).excess_bytes, 0u);
+  const broker::Measurement fallen = broker::measure(first, 0, pools, 100);
+  EXPECT_EQ(fallen.overhead_bytes, 100u);
+  EXPECT_EQ(fallen.excess_bytes, 200u);
   EXPECT_EQ(broker::measure(first, 0, use(0, 0, 4), 300).overhead_bytes, 300u);
 }
 

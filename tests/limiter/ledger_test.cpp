@@ -227,6 +227,101 @@ TEST_F(Ledger, a_process_killed_in_a_call_leaves_none_to_the_slots_next_owner) {
   EXPECT_TRUE(limiter::was_quiescent(use, limiter::slot_use(*state_, 0, next.slot)));
 }
 
+TEST_F(Ledger, an_excess_is_forgiven_until_the_next_call_begins) {
+  const SlotRef slot = join();
+  const SlotRef peer = join(2);
+  ASSERT_EQ(reserve(slot, 60 * kMiB), Reservation::kGranted);
+  limits_->overhead_bytes[0][slot.slot] = 10 * kMiB;
+  limiter::begin_call(*state_, 0, slot);
+  limiter::end_call(*state_, 0, slot);
+  limiter::forgive(*state_, 0, slot.slot, limiter::slot_use(*state_, 0, slot.slot), 65 * kMiB);
+  EXPECT_EQ(usage().used_bytes(), 5 * kMiB);
+  EXPECT_EQ(limiter::slot_charge(*limits_, *state_, 0, slot.slot), 5 * kMiB);
+  EXPECT_EQ(reserve(peer, 95 * kMiB), Reservation::kGranted);
+
+  // Its pools may be what they were when that call ends: they find their charge, and nobody gets more.
+  limiter::begin_call(*state_, 0, slot);
+  EXPECT_EQ(usage().used_bytes(), 165 * kMiB);
+  EXPECT_EQ(reserve(slot, 1), Reservation::kRefused);
+  EXPECT_EQ(reserve(peer, 1), Reservation::kRefused);
+  limiter::end_call(*state_, 0, slot);
+  EXPECT_EQ(usage().used_bytes(), 165 * kMiB);
+}
+
+TEST_F(Ledger, what_is_released_is_not_forgiven_as_well) {
+  const SlotRef slot = join();
+  ASSERT_EQ(reserve(slot, 60 * kMiB), Reservation::kGranted);
+  limiter::forgive(*state_, 0, slot.slot, limiter::slot_use(*state_, 0, slot.slot), 20 * kMiB);
+  release(slot, 20 * kMiB);
+  EXPECT_EQ(usage().used_bytes(), 40 * kMiB);
+}
+
+TEST_F(Ledger, an_excess_is_not_forgiven_to_the_slots_next_owner) {
+  const SlotRef slot = join();
+  ASSERT_EQ(reserve(slot, 60 * kMiB), Reservation::kGranted);
+  const limiter::SlotUse seen = limiter::slot_use(*state_, 0, slot.slot);
+  limiter::reap_slot(*state_, slot.slot, slot.generation);
+  const SlotRef next = join();
+  ASSERT_EQ(next.slot, slot.slot);
+  ASSERT_EQ(reserve(next, 60 * kMiB), Reservation::kGranted);
+  limiter::forgive(*state_, 0, slot.slot, seen, 60 * kMiB);
+  EXPECT_EQ(usage().used_bytes(), 60 * kMiB);
+}
+
+TEST_F(Ledger, a_slot_that_nobody_wrote_himself_into_can_be_reaped_and_another_not) {
+  const SlotRef written = join();
+  EXPECT_FALSE(limiter::reap_unwritten_slot(*state_, written.slot, written.generation));
+  EXPECT_EQ(state_->slots[written.slot].owner, shm::slot_owner(shm::kSlotLive, written.generation));
+  // Killed in between, in the slot's second life.
+  limiter::reap_slot(*state_, written.slot, written.generation);
+  const uint32_t generation = written.generation + 1;
+  state_->slots[written.slot].owner = shm::slot_owner(shm::kSlotLive, generation);
+  EXPECT_TRUE(limiter::reap_unwritten_slot(*state_, written.slot, generation));
+  EXPECT_EQ(shm::slot_state(state_->slots[written.slot].owner), shm::kSlotFree);
+  EXPECT_EQ(join().generation, generation + 1);
+}
+
+TEST_F(Ledger, owners_that_a_reaper_took_for_dead_while_they_wrote_themselves_down_own_other_slots) {
+  constexpr int kOwners = 4;
+  constexpr int kRounds = 20'000;
+  std::atomic<bool> ended = false;
+  std::thread reaper([&] {
+    while (!ended) {
+      for (uint32_t slot = 0; slot < 2 * kOwners; slot++) {
+        const uint32_t owner = state_->slots[slot].owner;
+        const uint32_t generation = shm::slot_generation(owner);
+        if (shm::slot_state(owner) != shm::kSlotLive || shm::slot_pid(state_->slots[slot], owner) != 0)
+          continue;
+        limiter::reap_unwritten_slot(*state_, slot, generation);
+      }
+    }
+  });
+  std::vector<std::thread> owners;
+  for (uint32_t pid = 1; pid <= kOwners; pid++) {
+    owners.emplace_back([&, pid] {
+      for (int round = 0; round < kRounds; round++) {
+        const SlotRef slot = join(pid);
+        ASSERT_EQ(state_->slots[slot.slot].owner, shm::slot_owner(shm::kSlotLive, slot.generation));
+        ASSERT_EQ(shm::slot_pid(state_->slots[slot.slot], state_->slots[slot.slot].owner), pid);
+        limiter::reap_slot(*state_, slot.slot, slot.generation);
+      }
+    });
+  }
+  for (std::thread& owner : owners) owner.join();
+  ended = true;
+  reaper.join();
+}
+
+TEST_F(Ledger, what_was_not_taken_counts_as_no_release) {
+  const SlotRef slot = join();
+  ASSERT_EQ(reserve(slot, 60 * kMiB), Reservation::kGranted);
+  limiter::cancel(*state_, 0, slot, 20 * kMiB);
+  EXPECT_EQ(usage().held_bytes, 40 * kMiB);
+  EXPECT_EQ(limiter::slot_use(*state_, 0, slot.slot).releases, 0u);
+  release(slot, 20 * kMiB);
+  EXPECT_EQ(limiter::slot_use(*state_, 0, slot.slot).releases, 1u);
+}
+
 TEST_F(Ledger, slots_run_out_with_a_count_and_come_back) {
   std::vector<SlotRef> slots;
   for (int i = 0; i < shm::kMaxSlots; i++) slots.push_back(join(i + 1));
