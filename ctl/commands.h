@@ -34,6 +34,7 @@ struct RunOptions {
 
 struct TopOptions {
   bool once = false;
+  bool json = false;  // an object per interval, each on a line of its own
   double interval_seconds = 1;
 };
 

@@ -131,6 +131,8 @@ int run_command(int argc, char** argv) {
   ctl::TopOptions top_options;
   CLI::App* const top = app.add_subcommand("top", "Watch the slices (q quits)");
   top->add_flag("--once", top_options.once, "print one interval and end");
+  top->add_flag("--json", top_options.json,
+                "for machines: an object per interval, each on a line of its own");
   top->add_option_function<double>(
          "--interval",
          [&](double seconds) {

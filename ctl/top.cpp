@@ -11,6 +11,7 @@
 #include <ctime>
 #include <iostream>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <sstream>
 #include <string_view>
 
@@ -18,6 +19,7 @@
 #include "broker/unique_fd.h"
 #include "ctl/client.h"
 #include "ctl/commands.h"
+#include "ctl/slice_json.h"
 #include "ctl/snapshot.h"
 #include "ctl/table.h"
 
@@ -237,6 +239,39 @@ void print_plain(const std::vector<std::string>& lines) {
   std::cout << std::flush;
 }
 
+// What became of the slice during the interval. A figure that fell belongs to another slice of the same name.
+nlohmann::json interval_json(const SliceView& before, const SliceView& now) {
+  nlohmann::json json = {{"ns", now.sampled_ns - before.sampled_ns}};
+  const double received = received_percent(before, now);
+  json["received_percent"] = received < 0 || now.open ? nlohmann::json() : nlohmann::json(received);
+  json["waited_ns"] = now.waited_ns - std::min(before.waited_ns, now.waited_ns);
+  json["turns"] = now.turns - std::min(before.turns, now.turns);
+  json["overruns"] = now.overruns - std::min(before.overruns, now.overruns);
+  return json;
+}
+
+void print_json(const Sample& before, const Sample& now) {
+  nlohmann::json json = {{"time", time(nullptr)},
+                         {"broker_answers", now.broker.ok()},
+                         {"gpus", nlohmann::json::array()},
+                         {"slices", nlohmann::json::array()}};
+  for (const v1::Gpu& gpu : now.node.gpus()) {
+    json["gpus"].push_back({{"index", gpu.index()},
+                            {"uuid", gpu.uuid()},
+                            {"used_bytes", gpu.used_bytes()},
+                            {"busy_percent", gpu.busy_percent()},
+                            {"free_bytes", gpu.free_bytes()},
+                            {"free_compute", gpu.free_compute()}});
+  }
+  for (const auto& [id, slice] : now.slices) {
+    nlohmann::json entry = to_json(slice);
+    const auto earlier = before.slices.find(id);
+    if (earlier != before.slices.end()) entry["interval"] = interval_json(earlier->second, slice);
+    json["slices"].push_back(std::move(entry));
+  }
+  std::cout << json.dump() << std::endl;
+}
+
 void sleep_until(uint64_t until_ns) {
   const timespec time = {static_cast<time_t>(until_ns / 1'000'000'000),
                          static_cast<long>(until_ns % 1'000'000'000)};
@@ -248,14 +283,18 @@ void sleep_until(uint64_t until_ns) {
 int top(const broker::RunDirectory& directory, const TopOptions& options) {
   const auto interval_ns = static_cast<uint64_t>(options.interval_seconds * 1e9);
   Sample before = take_sample(directory);
-  if (options.once || isatty(STDOUT_FILENO) == 0) {
+  if (options.once || options.json || isatty(STDOUT_FILENO) == 0) {
     for (;;) {
       sleep_until(broker::now_ns() + interval_ns);
       Sample now = take_sample(directory);
-      print_plain(screen(directory, before, now, kPlainWidth));
+      if (options.json) {
+        print_json(before, now);
+      } else {
+        print_plain(screen(directory, before, now, kPlainWidth));
+      }
       if (options.once) return 0;
       if (!std::cout) return 1;
-      std::cout << "\n";
+      if (!options.json) std::cout << "\n";
       before = std::move(now);
     }
   }

@@ -235,6 +235,30 @@ TEST_F(CtlTest, top_once_fits_80_columns) {
   EXPECT_NE(result.output.find("a-rather"), std::string::npos);
 }
 
+TEST_F(CtlTest, top_for_machines_is_an_object_per_interval) {
+  node_.start_broker();
+  std::vector<std::unique_ptr<Child>> tenants;
+  for (const char* id : {"one", "other"}) {
+    node_.prepare(id, 10ull << 30, 50);
+    tenants.push_back(node_.start_tenant(
+        id, {"--gpu", node_.directory() + "/gpu", "--kernel-us", "500", "--seconds", "20"}));
+  }
+  EXPECT_TRUE(eventually(10, [&] {
+    const nlohmann::json json = nlohmann::json::parse(ctl("top --once --json --interval 0.5").output);
+    const nlohmann::json& slice = json.at("slices").at(0);
+    return json.at("broker_answers") == true && json.at("slices").size() == 2 &&
+           slice.at("interval").at("turns") > 0 && slice.at("interval").at("waited_ns") > 0 &&
+           slice.at("interval").at("received_percent") > 25 && slice.contains("wanted_percent");
+  }));
+  const Result two = shell("timeout 2 $ctl top --json --interval 0.2 | head -2");
+  std::istringstream lines(two.output);
+  int count = 0;
+  for (std::string line; std::getline(lines, line); ++count) {
+    EXPECT_TRUE(nlohmann::json::accept(line)) << line;
+  }
+  EXPECT_EQ(count, 2);
+}
+
 TEST_F(CtlTest, set_changes_a_running_slice) {
   node_.start_broker();
   node_.prepare("job", 10ull << 30, 25);
