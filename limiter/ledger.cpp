@@ -435,7 +435,7 @@ bool reap_unwritten_slot(shm::State& state, uint32_t index, uint32_t generation)
   uint32_t reaping = shm::slot_owner(shm::kSlotReaping, generation);
   uint32_t owner = live;
   if (!slot.owner.compare_exchange_strong(owner, reaping)) return false;
-  if (slot.process.load() >> 32 == generation) {
+  if (shm::slot_pid(slot, live) != 0) {
     slot.owner.compare_exchange_strong(reaping, live);
     return false;
   }
