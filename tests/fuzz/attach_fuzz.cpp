@@ -37,7 +37,7 @@ class Broker {
               [this](broker::Process peer, const shm::AttachRequest& request) {
                 return members_->attach(std::move(peer), request);
               },
-              &listener_)
+              [] {}, &listener_)
               .ok());
     thread_ = std::thread([this] { loop_.run(); });
   }
