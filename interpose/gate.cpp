@@ -75,10 +75,15 @@ Context* enter_context(CUcontext handle) {
   return add_context(books, handle, gate);
 }
 
+// Default streams: which one that is depends on the context, or even the thread.
+bool is_shared_handle(CUstream stream) {
+  return stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD;
+}
+
 // The context that a launch is in, and with it its gate. false: none, the driver will say so.
 bool locate(Launch& launch) {
   CUstream stream = launch.name.plain();
-  bool shared_handle = stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD;
+  bool shared_handle = is_shared_handle(stream);
   if (!shared_handle) {
     Books books;
     if (Stream* known = find_stream(books, stream, nullptr)) {
@@ -113,10 +118,70 @@ void ensure_watcher(SliceGate& gate) {
   if (!start_watcher(gate)) gate.watcher.store(Watcher::kFailed, std::memory_order_relaxed);
 }
 
+// `turn` before `deadline_ns`, which the broker writes in the other order: an old deadline is never taken for
+// the new turn's.
+limiter::GateView view_of(const shm::Gate& line) {
+  limiter::GateView view;
+  view.mode = line.mode.load(std::memory_order_acquire);
+  view.turn = line.turn.load(std::memory_order_acquire);
+  view.deadline_ns = line.deadline_ns.load(std::memory_order_acquire);
+  view.run_ahead_ns = line.run_ahead_ns.load(std::memory_order_acquire);
+  return view;
+}
+
+bool is_closed(const SliceGate& gate, const limiter::GateView& view) {
+  return gate.closed && gate.closed_turn == view.turn;
+}
+
+using Estimate = limiter::KernelEstimates::Estimate;
+
+// Puts a launch that was admitted in the books. true: ring.
+bool begin(const Books& books, Launch& launch, Stream* stream, const Estimate& estimate,
+           const limiter::GateView& view, uint64_t now_ns) {
+  SliceGate& gate = *launch.gate;
+  launch.estimate_ns = estimate.ns;
+  launch.stream = stream;
+  launch.entered = true;
+  bool tell = gate.backlog.kernels == 0 && view.deadline_ns == shm::kNoDeadline &&
+              now_ns - gate.told_ns > kTellWorkNs;
+  if (tell) gate.told_ns = now_ns;
+  begin_launch(books, launch, estimate.wants_sample, view, now_ns);
+  return tell;
+}
+
+// What most launches in a turn need, with one hold of the lock: the stream is known, nothing else is to be
+// done first, and the launch need not wait. false: nothing was done.
+bool begin_at_once(Launch& launch, const Estimate& estimate) {
+  CUstream handle = launch.name.plain();
+  if (is_shared_handle(handle) || may_be_capturing()) return false;
+  SliceGate* gate;
+  bool tell;
+  {
+    Books books;
+    Stream* stream = find_stream(books, handle, nullptr);
+    if (stream == nullptr) return false;
+    gate = stream->context->gate;
+    if (gate == nullptr || gate->dirty) return false;
+    if (gate->watcher.load(std::memory_order_relaxed) != SliceGate::Watcher::kRunning) return false;
+    if (gate->line().gate.load(std::memory_order_acquire) & shm::kGateOpen) return false;
+    const limiter::GateView view = view_of(gate->line());
+    uint64_t now_ns = hook::now_ns();
+    if (limiter::admit(view, gate->backlog, estimate.ns, is_closed(*gate, view), now_ns) !=
+        limiter::Admission::kAdmit)
+      return false;
+    launch.gate = gate;
+    launch.context = stream->context;
+    tell = begin(books, launch, stream, estimate, view, now_ns);
+  }
+  if (tell) ring(*gate);
+  return true;
+}
+
 // One launch that waits at the gate.
 class Waiting {
  public:
-  explicit Waiting(Launch& launch) : launch_(launch), gate_(*launch.gate) {}
+  Waiting(Launch& launch, const Estimate& estimate)
+      : launch_(launch), gate_(*launch.gate), estimate_(estimate) {}
   ~Waiting() {
     if (counted_) gate_.work().waiting.fetch_sub(1, std::memory_order_release);
   }
@@ -137,7 +202,7 @@ class Waiting {
 
   Launch& launch_;
   SliceGate& gate_;
-  limiter::KernelEstimates::Estimate estimate_ = estimates.expect(launch_.key);
+  const Estimate estimate_;
   bool counted_ = false;         // in Work.waiting
   uint32_t grant_ = 0;           // as read before the decision
   uint64_t grant_since_ns_ = 0;  // since when it is that, as far as this launch saw
@@ -176,8 +241,7 @@ bool Waiting::pace_allows(uint64_t now_ns) {
 limiter::Admission Waiting::decide(const Books&, const limiter::GateView& view, uint64_t now_ns) {
   using limiter::Admission;
   const limiter::Backlog& backlog = gate_.backlog;
-  bool closed = gate_.closed && gate_.closed_turn == view.turn;
-  Admission admission = limiter::admit(view, backlog, estimate_.ns, closed, now_ns);
+  Admission admission = limiter::admit(view, backlog, estimate_.ns, is_closed(gate_, view), now_ns);
   if (admission == Admission::kAdmit) return admission;
 
   bool out_of_turn = admission == Admission::kClosing || admission == Admission::kPark;
@@ -207,15 +271,9 @@ limiter::Admission Waiting::decide(const Books&, const limiter::GateView& view, 
 }
 
 bool Waiting::try_begin() {
-  // `grant` first: what changes after this wakes a sleeper that saw it. `turn` before `deadline_ns`, which
-  // the broker writes in the other order: an old deadline is never taken for the new turn's.
-  const shm::Gate& line = gate_.line();
-  uint32_t grant = line.grant.load(std::memory_order_acquire);
-  limiter::GateView view;
-  view.mode = line.mode.load(std::memory_order_acquire);
-  view.turn = line.turn.load(std::memory_order_acquire);
-  view.deadline_ns = line.deadline_ns.load(std::memory_order_acquire);
-  view.run_ahead_ns = line.run_ahead_ns.load(std::memory_order_acquire);
+  // `grant` first: what changes after this wakes a sleeper that saw it.
+  uint32_t grant = gate_.line().grant.load(std::memory_order_acquire);
+  const limiter::GateView view = view_of(gate_.line());
 
   bool wake = false, tell = false;
   {
@@ -233,19 +291,12 @@ bool Waiting::try_begin() {
     if (held_by_ == limiter::Admission::kAdmit) {
       if (launch_.context != nullptr &&
           gate_.watcher.load(std::memory_order_relaxed) == SliceGate::Watcher::kRunning) {
-        launch_.estimate_ns = estimate_.ns;
-        launch_.stream = stream_of(books, launch_);
-        launch_.entered = true;
-        tell = gate_.backlog.kernels == 0 && view.deadline_ns == shm::kNoDeadline &&
-               now_ns - gate_.told_ns > kTellWorkNs;
-        if (tell) gate_.told_ns = now_ns;
-        begin_launch(books, launch_, estimate_.wants_sample, view, now_ns);
+        tell = begin(books, launch_, stream_of(books, launch_), estimate_, view, now_ns);
       }
     } else if (held_by_ == limiter::Admission::kRunAheadFull) {
       ends_ = gate_.ends.load(std::memory_order_relaxed);
       ++gate_.end_waiters;
-    } else if (held_by_ == limiter::Admission::kClosing &&
-               !(gate_.closed && gate_.closed_turn == view.turn)) {
+    } else if (held_by_ == limiter::Admission::kClosing && !is_closed(gate_, view)) {
       gate_.closed = true;
       gate_.closed_turn = view.turn;
       shm::Work& work = gate_.work();
@@ -399,13 +450,17 @@ void enter(Launch& launch) {
     default:
       return;  // closed: there was no cuInit, so the driver has its own answer
   }
-  if (!hook::open_driver() || !locate(launch) || launch.gate == nullptr) return;
-  uint64_t word = launch.gate->line().gate.load(std::memory_order_acquire);
-  if (word & shm::kGateOpen) return pass_open(launch, word);
-  if (is_capturing(launch.name)) return;
-  ensure_watcher(*launch.gate);
-  Waiting(launch).wait();
-  if (!launch.entered) return;
+  if (!hook::open_driver()) return;
+  const Estimate estimate = estimates.expect(launch.key);
+  if (!begin_at_once(launch, estimate)) {
+    if (!locate(launch) || launch.gate == nullptr) return;
+    uint64_t word = launch.gate->line().gate.load(std::memory_order_acquire);
+    if (word & shm::kGateOpen) return pass_open(launch, word);
+    if (is_capturing(launch.name)) return;
+    ensure_watcher(*launch.gate);
+    Waiting(launch, estimate).wait();
+    if (!launch.entered) return;
+  }
 
   ++inside;
   if (launch.measured) {

@@ -65,6 +65,7 @@ struct StreamName {
 // Only while some stream may be capturing are streams asked whether they are.
 void capture_began();
 void capture_ended();
+bool may_be_capturing();
 // Being captured, or the driver would not say: a launch there is no work, or an error.
 bool is_capturing(const StreamName& name);
 

@@ -144,7 +144,7 @@ void capture_ended() {
   }
 }
 
-RelaxedCapture::RelaxedCapture() : exchanged_(captures.load(std::memory_order_seq_cst) > 0) {
+RelaxedCapture::RelaxedCapture() : exchanged_(may_be_capturing()) {
   mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;
   if (exchanged_) exchanged_ = real<fn::cuThreadExchangeStreamCaptureMode>(&mode_) == CUDA_SUCCESS;
 }
@@ -153,8 +153,10 @@ RelaxedCapture::~RelaxedCapture() {
   if (exchanged_) real<fn::cuThreadExchangeStreamCaptureMode>(&mode_);
 }
 
+bool may_be_capturing() { return captures.load(std::memory_order_seq_cst) != 0; }
+
 bool is_capturing(const StreamName& name) {
-  if (captures.load(std::memory_order_seq_cst) == 0) return false;
+  if (!may_be_capturing()) return false;
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
   CUresult result = real<fn::cuStreamIsCapturing>(name.plain(), &status);
   return result != CUDA_SUCCESS || status != CU_STREAM_CAPTURE_STATUS_NONE;
