@@ -115,13 +115,12 @@ void Arbiter::share_time(uint64_t from_ns, uint64_t to_ns, const Slice* without,
   }
 }
 
-// Up to the present; but not for time that was lost: gates have let launches pass then, or nothing ran at
+// Up to the present; but not for time that was lost: slices have paced themselves then, or nothing ran at
 // all.
 void Arbiter::share_time_until(uint64_t now_ns) {
   if (now_ns + kLostTimeNs < shared_until_ns_) start_over(now_ns);
-  if (next_wake_ns_ < kNever - kLostTimeNs && now_ns > next_wake_ns_ + kLostTimeNs)
-    shared_until_ns_ = std::max(shared_until_ns_, now_ns - kLostTimeNs);
-  share_time(shared_until_ns_, now_ns, nullptr, 1);
+  const bool lost = next_wake_ns_ < kNever - kLostTimeNs && now_ns > next_wake_ns_ + kLostTimeNs;
+  share_time(shared_until_ns_, lost ? next_wake_ns_ : now_ns, nullptr, 1);
   shared_until_ns_ = std::max(shared_until_ns_, now_ns);
 }
 
