@@ -5,10 +5,9 @@ One row per base name: `cuMemAlloc` stands for cuMemAlloc, cuMemAlloc_v2 and eac
 future header brings, and for their per-thread twins. The class of a row is its policy. Signatures,
 variants and versions are in NVIDIA's headers and nowhere else; generate.py joins the two.
 
-A policy other than Pass means that a hook exists: one C++ function per variant in namespace `hook`,
-found by the linker under the driver's own name. A Pass row is exported as one jump to the driver. Its
-reason is given where a reader could ask why it is not counted or gated; a reason that begins with
-"not counted yet" is a known gap.
+A policy other than Pass and Overhead means that a hook exists: one C++ function per variant in namespace
+`hook`, found by the linker under the driver's own name. A Pass or Overhead row is exported as one jump to
+the driver. A Pass row's reason is given where a reader could ask why it is not counted or gated.
 
 Rows stand in the order and groups of cuda.h. How to add one: README.md.
 """
@@ -23,6 +22,11 @@ class Entry:
 
 class Pass(Entry):
     """Goes to the driver as it came: one jump, no code of ours."""
+
+
+class Overhead(Entry):
+    """Takes device memory that is not counted before the driver tells: goes to the driver as it came, which
+    is not refused at the quota, and is charged to the slice once the broker has measured it."""
 
 
 class Charge(Entry):
@@ -658,7 +662,7 @@ cuGraphicsGLRegisterImage = Pass()
 cuGLGetDevices = Pass()
 
 # OpenGL Interoperability [DEPRECATED]
-cuGLCtxCreate = Pass("not counted yet: deprecated, its header needs GL; the context is found as overhead")
+cuGLCtxCreate = Overhead("deprecated; a hook would need GL's types")
 cuGLInit = Pass()
 cuGLRegisterBufferObject = Pass()
 cuGLMapBufferObject = Pass()
@@ -684,6 +688,6 @@ cuEventCreateFromEGLSync = Pass()
 
 # VDPAU Interoperability
 cuVDPAUGetDevice = Pass()
-cuVDPAUCtxCreate = Pass("not counted yet: deprecated, its header needs VDPAU; the context is found as overhead")
+cuVDPAUCtxCreate = Overhead("deprecated; a hook would need VDPAU's types")
 cuGraphicsVDPAURegisterVideoSurface = Pass()
 cuGraphicsVDPAURegisterOutputSurface = Pass()

@@ -22,6 +22,7 @@ from headers import Problem
 
 HERE = pathlib.Path(__file__).resolve().parent
 TABLES = {"driver": HERE / "driver_api.py", "nvml": HERE / "nvml_api.py"}
+FORWARDED = ("Pass", "Overhead")  # policies that need no hook
 LOADER_HOOKS = ("dlmopen", "dlopen", "dlsym", "dlvsym")
 HIDDEN = '__attribute__((visibility("hidden")))'
 
@@ -38,7 +39,7 @@ class Export:
 
     @property
     def hooked(self):
-        return self.policy != "Pass"
+        return self.policy not in FORWARDED
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,7 +107,8 @@ def load_library(api, table_path, directories, compiler, strict_rows):
     for index, name in enumerate(sorted(functions)):
         exports.append(Export(index, functions[name], table.get(functions[name].base, "Pass")))
     if untyped := [e.name for e in exports if e.hooked and not e.function.core]:
-        raise Problem(f"{table_path}: {', '.join(untyped)} can only Pass: their types need GL, EGL or VDPAU")
+        raise Problem(f"{table_path}: {', '.join(untyped)} can have no hook: their types need GL, EGL or VDPAU; "
+                      f"their policy has to be one of {', '.join(FORWARDED)}")
     return Library(api, tuple(exports))
 
 

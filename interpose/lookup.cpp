@@ -27,6 +27,7 @@ constexpr LookupRow kLookups[] = {
 
 enum class Policy : uint8_t {
   kPass,
+  kOverhead,
   kCharge,
   kMeasure,
   kRelease,
@@ -43,6 +44,8 @@ constexpr Policy kPolicies[] = {
 #include "generated/interpose/functions.inc"
 #undef DRIVER_FUNCTION
 };
+
+constexpr bool has_hook(Policy policy) { return policy != Policy::kPass && policy != Policy::kOverhead; }
 
 constexpr int kNotInTable = -1;
 
@@ -89,7 +92,7 @@ void* ours_for(const char* symbol, void* found, int version, cuuint64_t flags) {
     return found;
   }
   const LookupRow* row = row_of(base, found, version, flags);
-  if (row == nullptr || kPolicies[row->index] == Policy::kPass) return found;
+  if (row == nullptr || !has_hook(kPolicies[row->index])) return found;
   void* own = find_symbol(own_object(), driver_table::kNames + driver_table::kExportName[row->index]);
   return own != nullptr ? own : found;
 }

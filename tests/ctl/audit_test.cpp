@@ -92,6 +92,8 @@ TEST(Audit, each_function_of_the_table_has_its_policy) {
   EXPECT_EQ(judged("cuLaunchKernel_ptsz").policy, Policy::kLaunch);
   EXPECT_EQ(judged("cuGetProcAddress_v2").policy, Policy::kLookup);
   EXPECT_EQ(judged("cuDriverGetVersion").policy, Policy::kPass);
+  EXPECT_EQ(judged("cuGLCtxCreate_v2").policy, Policy::kOverhead);
+  EXPECT_EQ(judged("cuVDPAUCtxCreate").policy, Policy::kOverhead);
   EXPECT_FALSE(judged("cuMemAlloc_v2").may_pass_limits());
 }
 
@@ -103,6 +105,7 @@ TEST(Audit, a_new_form_is_known_by_its_relatives) {
     EXPECT_EQ(function.form_policy, Policy::kCharge) << name;
     EXPECT_TRUE(function.may_pass_limits()) << name;
   }
+  EXPECT_TRUE(judged("cuGLCtxCreate_v9").may_pass_limits());
   EXPECT_FALSE(judged("cuDriverGetVersion_v9").may_pass_limits());
 }
 

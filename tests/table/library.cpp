@@ -13,7 +13,20 @@
 #include "generated/interpose/driver_counts.h"
 #include "generated/interpose/names.inc"
 
-enum class Policy { Pass, Charge, Measure, Release, Hold, Bar, Report, Launch, Lookup, Lifecycle, Capture };
+enum class Policy {
+  Pass,
+  Overhead,
+  Charge,
+  Measure,
+  Release,
+  Hold,
+  Bar,
+  Report,
+  Launch,
+  Lookup,
+  Lifecycle,
+  Capture
+};
 
 namespace fn {
 #define DRIVER_ENTRY(name, index, ...)                \
