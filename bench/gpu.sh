@@ -10,7 +10,7 @@ readonly kMostBytes=$((64 << 20))
 readonly kPrograms=(bin/cusliced bin/cuslicectl bin/simgpu bin/launch_benchmark)
 readonly kLibraries=(
   lib/libcuslice-cuda.so lib/libcuslice-nvml.so lib/null/libcuda.so.1
-  lib/sim/libcuda.so.1 lib/sim/libnvidia-ml.so.1 lib/sim/libsimgpu-node.so
+  lib/sim/driver-13.0/libcuda.so.1 lib/sim/libnvidia-ml.so.1 lib/sim/libsimgpu-node.so
 )
 
 usage() {
@@ -48,7 +48,7 @@ done
 staging="$(mktemp -d)"
 trap 'rm -rf "$staging"' EXIT
 pack="$staging/cuslice-gpu"
-mkdir -p "$pack"/{bench,scripts,tests,build/bin,build/lib/{sim,null,private}}
+mkdir -p "$pack"/{bench,scripts,tests,build/bin,build/lib/{sim/driver-13.0,null,private}}
 
 # Sources: what runs there and what is compiled there.
 cp -r bench/pack/. "$pack"
@@ -70,7 +70,7 @@ needed_by() {
 }
 for program in bin/cusliced bin/cuslicectl; do needed_by "$kBuild/$program"; done | sort -u |
   while read -r library; do cp -L "$library" "$pack/build/lib/private/"; done
-needed_by "$kBuild/lib/sim/libcuda.so.1" |
+needed_by "$kBuild/lib/sim/driver-13.0/libcuda.so.1" |
   while read -r library; do cp -L "$library" "$pack/build/lib/sim/"; done
 # CMake alone builds nothing; where neither make nor ninja is installed this one serves.
 if [[ -x /usr/bin/ninja ]]; then cp /usr/bin/ninja "$pack/build/bin/ninja"; fi

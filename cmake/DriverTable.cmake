@@ -7,7 +7,11 @@
 #   driver_table_exports(TARGET EMIT)  the same, and TARGET, a shared library, exports the whole API:
 #                                      assembly, version script, and an error for a hook nobody wrote
 #
-# Both may be called from any folder and as often as needed; the generator runs once per <emit>.
+# The second in two parts, for an object library of which several are linked:
+#   driver_table_sources(TARGET EMIT)              the first, and TARGET has the sources of the exports
+#   driver_table_version_script(TARGET EMIT NAME)  TARGET, a shared library, exports what that script says
+#
+# All may be called from any folder and as often as needed; the generator runs once per <emit>.
 
 include_guard()
 find_package(Python3 REQUIRED COMPONENTS Interpreter)
@@ -64,12 +68,22 @@ function(driver_table_headers target emit)
 endfunction()
 
 function(driver_table_exports target emit)
+  driver_table_sources(${target} ${emit})
+  driver_table_version_script(${target} ${emit} exports.map)
+endfunction()
+
+function(driver_table_sources target emit)
   driver_table_headers(${target} ${emit})
   get_target_property(files generated_${emit} driver_table_files)
   set(sources ${files})
   list(FILTER sources INCLUDE REGEX "\\.(S|cpp)$")
   target_sources(${target} PRIVATE ${sources})
-  set(map ${CMAKE_BINARY_DIR}/generated/${emit}/exports.map)
+endfunction()
+
+function(driver_table_version_script target emit name)
+  driver_table_generate(${emit})
+  add_dependencies(${target} generated_${emit})
+  set(map ${CMAKE_BINARY_DIR}/generated/${emit}/${name})
   target_link_options(${target} PRIVATE
     LINKER:--version-script=${map} LINKER:--no-undefined-version LINKER:-z,defs)
   set_property(TARGET ${target} APPEND PROPERTY LINK_DEPENDS ${map})

@@ -23,6 +23,12 @@ from headers import Problem
 HERE = pathlib.Path(__file__).resolve().parent
 TABLES = {"driver": HERE / "driver_api.py", "nvml": HERE / "nvml_api.py"}
 FORWARDED = ("Pass", "Overhead")  # policies that need no hook
+# Driver versions that brought functions, from the oldest that is simulated: each is a library of its own.
+SIMULATED_VERSIONS = (
+    11000, 11010, 11020, 11030, 11040, 11060, 11070,
+    12000, 12010, 12020, 12030, 12040, 12050, 12060, 12080, 12090,
+    13000, 13010, 13020, 13030, 13040, 13050,
+)
 LOADER_HOOKS = ("dlmopen", "dlopen", "dlsym", "dlvsym")
 HIDDEN = '__attribute__((visibility("hidden")))'
 
@@ -207,6 +213,23 @@ def version_script(library, more=()):
     return generated(lines, "#")
 
 
+def version_script_of(driver_version):
+    """Of a driver that lacks what is newer. A function whose version no header says is in all."""
+
+    def emit(library):
+        newer = {e.function.since for e in library.exports if e.function.since >= SIMULATED_VERSIONS[0]}
+        if missing := sorted(newer.difference(SIMULATED_VERSIONS)):
+            raise Problem(f"drivers {missing} brought functions; add them to SIMULATED_VERSIONS in generate.py")
+        exports = tuple(e for e in library.exports if e.function.since <= driver_version)
+        return version_script(dataclasses.replace(library, exports=exports))
+
+    return emit
+
+
+def version_script_name(driver_version):
+    return f"exports-{driver_version // 1000}.{driver_version % 1000 // 10}.map"
+
+
 def assembled(text, rows):
     return generated([assembly.HEAD + text.rstrip(), "", *rows])
 
@@ -295,7 +318,7 @@ EMITS = {
         "driver_counts.h": counts,
         "lookup.inc": lookups,
         "exports.cpp": sim_per_thread,
-    }),
+    } | {version_script_name(version): version_script_of(version) for version in SIMULATED_VERSIONS}),
     "nvml-sim": (headers.NVML, SIMULATED | {"nvml_counts.h": counts}),
     "null": (headers.DRIVER, TABLES_OF_NAMES | {
         "driver_counts.h": counts,

@@ -31,6 +31,9 @@ namespace fs = std::filesystem;
 constexpr int kUsageError = 2;
 constexpr int kCannotRun = 125;  // as of env(1) and its like: this program's own failure, not the command's
 
+// The drivers that are built, oldest first: between two of them no function was added.
+constexpr const char* kDrivers[] = {SIMULATED_DRIVERS};
+
 constexpr uint64_t kHourUs = 3'600'000'000, kTiBInMiB = 1 << 20;  // the most that the options take
 
 struct Options {
@@ -74,8 +77,9 @@ bool equal(const NodeSettings& a, const NodeSettings& b) {
          a.default_kernel_ns == b.default_kernel_ns && a.copy_bytes_per_us == b.copy_bytes_per_us;
 }
 
-// Sees to it that the directory holds a node, of these settings as far as they are given.
-void prepare_node(const CLI::App& app, const Options& options, const std::string& directory) {
+// Sees to it that the directory holds a node, of these settings as far as they are given. Its driver's
+// version.
+uint32_t prepare_node(const CLI::App& app, const Options& options, const std::string& directory) {
   std::string error;
   NodeFile* file = open_node(directory, &error);
   if (!file && error.empty()) {
@@ -88,11 +92,13 @@ void prepare_node(const CLI::App& app, const Options& options, const std::string
   if (!file) fail(kCannotRun, error);
   // Another may have made it first.
   const bool as_asked = equal(apply(app, options, file->settings), file->settings);
+  const uint32_t driver_version = file->settings.driver_version;
   unmap_node(file);
   if (!as_asked) {
     fail(kUsageError, "the node in " + directory + " has other settings (`simgpu show " + directory +
                           "`): leave the options out to take them, or name another directory");
   }
+  return driver_version;
 }
 
 // A directory of this run's own; removed with all that is in it when this goes.
@@ -118,14 +124,25 @@ class TemporaryDirectory {
   std::string path_;
 };
 
-fs::path library_directory() {
-  fs::path directory = fs::read_symlink("/proc/self/exe").parent_path().parent_path() / "lib" / "sim";
-  for (const char* const name : {"libcuda.so.1", "libnvidia-ml.so.1"}) {
-    // Without it the command would run on the machine's own driver, if it has one, and say that all is well.
-    if (!fs::exists(directory / name))
-      fail(kCannotRun, "no " + (directory / name).string() + ": build it first");
+// The folder of the driver that has the functions of that version and none that is newer.
+std::string driver_directory(uint32_t driver_version) {
+  const char* newest = kDrivers[0];
+  for (const char* const driver : kDrivers) {
+    uint32_t version = 0;
+    if (parse_driver_version(driver, &version) && version <= driver_version) newest = driver;
   }
-  return directory;
+  return std::string("driver-") + newest;
+}
+
+// Where the loader is to look for the libraries, as in LD_LIBRARY_PATH.
+std::string library_path(uint32_t driver_version) {
+  const fs::path nvml = fs::read_symlink("/proc/self/exe").parent_path().parent_path() / "lib" / "sim";
+  const fs::path cuda = nvml / driver_directory(driver_version);
+  for (const fs::path& library : {cuda / "libcuda.so.1", nvml / "libnvidia-ml.so.1"}) {
+    // Without it the command would run on the machine's own driver, if it has one, and say that all is well.
+    if (!fs::exists(library)) fail(kCannotRun, "no " + library.string() + ": build it first");
+  }
+  return cuda.string() + ":" + nvml.string();
 }
 
 void check_kernels(const std::vector<std::string>& kernels) {
@@ -146,9 +163,9 @@ void prepend(const char* variable, const std::string& value, char separator) {
   setenv(variable, all.c_str(), 1);
 }
 
-void set_environment(const Options& options, const std::string& directory) {
+void set_environment(const Options& options, const std::string& directory, uint32_t driver_version) {
   setenv("SIMGPU_NODE", directory.c_str(), 1);
-  prepend("LD_LIBRARY_PATH", library_directory(), ':');
+  prepend("LD_LIBRARY_PATH", library_path(driver_version), ':');
   // A node has its own /run: brokers of two nodes on one machine do not meet, and slices go when the node
   // does.
   setenv("CUSLICE_RUN_DIR", (directory + "/run").c_str(), 0);
@@ -201,12 +218,13 @@ std::unique_ptr<HostPids> serve_pids(const std::string& directory) {
   return server;
 }
 
-std::string make_node(const CLI::App& app, const Options& options) {
+// The directory that was asked for, with a node in it.
+std::string make_node(const CLI::App& app, const Options& options, uint32_t* driver_version) {
   std::error_code error;
   fs::create_directories(options.node, error);
   if (error) fail(kCannotRun, "cannot make the directory " + options.node + ": " + error.message());
   std::string directory = fs::canonical(options.node);
-  prepare_node(app, options, directory);
+  *driver_version = prepare_node(app, options, directory);
   return directory;
 }
 
@@ -217,7 +235,8 @@ int serve(const CLI::App& app, const Options& options) {
   sigemptyset(&ends);
   for (const int signal : {SIGHUP, SIGINT, SIGTERM}) sigaddset(&ends, signal);
   sigprocmask(SIG_BLOCK, &ends, nullptr);
-  const std::string directory = make_node(app, options);
+  uint32_t driver_version;
+  const std::string directory = make_node(app, options, &driver_version);
   std::string error;
   const std::unique_ptr<HostPids> server = HostPids::serve(directory, &error);
   if (!server) fail(kCannotRun, error.empty() ? "another serves " + directory : error);
@@ -259,13 +278,14 @@ int run_on_node(const CLI::App& app, const Options& options, const std::vector<s
   check_kernels(options.kernels);
   if (options.node.empty()) {
     const TemporaryDirectory directory;
-    prepare_node(app, options, directory.path());
-    set_environment(options, directory.path());
+    const uint32_t driver_version = prepare_node(app, options, directory.path());
+    set_environment(options, directory.path(), driver_version);
     const std::unique_ptr<HostPids> server = serve_pids(directory.path());
     return run(command);
   }
-  const std::string directory = make_node(app, options);
-  set_environment(options, directory);
+  uint32_t driver_version;
+  const std::string directory = make_node(app, options, &driver_version);
+  set_environment(options, directory, driver_version);
   const std::unique_ptr<HostPids> server = serve_pids(directory);
   return run(command);
 }

@@ -49,7 +49,8 @@ void* open_or_say(const char* file, int mode) {
 int by_dlopen(const char* file) {
   void* handle = open_or_say(file, RTLD_NOW);
   if (handle == nullptr) return 1;
-  for (const char* name : {"cuInit", "cuMemAlloc_v2", "cuMemcpy", "cuNoSuchFunction", "cuDriverGetVersion"}) {
+  for (const char* name : {"cuInit", "cuMemAlloc_v2", "cuMemcpy", "cuNoSuchFunction", "cuDriverGetVersion",
+                           "cuCtxCreate_v4", "cuMemcpyBatchAsync_v2"}) {
     dlerror();
     void* function = dlsym(handle, name);
     show(name, function);

@@ -47,6 +47,7 @@ class WaysInTest(unittest.TestCase):
         for name in ("cuInit", "cuMemAlloc_v2", "cuMemcpy", "cuDriverGetVersion"):
             self.assertIn(f"{name}: {name} of ours", output)
         self.assertIn("cuNoSuchFunction: nothing of nobody", output)
+        self.assertIn("cuCtxCreate_v4: cuCtxCreate_v4 of ours", output)
 
     def test_dlopen_by_other_names_and_paths(self):
         directory = self.node.directory / "other"
@@ -98,6 +99,9 @@ class WaysInTest(unittest.TestCase):
         self.node.options = ("--driver", "12.4")
         output = self.both("get_proc_address")
         self.assertNotIn("cuCtxCreate_v4", output)
+        output = self.both("dlopen", "libcuda.so.1")
+        self.assertIn("cuCtxCreate_v4: nothing of nobody", output)
+        self.assertIn("cuMemcpyBatchAsync_v2: nothing of nobody", output)
 
     def test_functions_newer_than_the_table_are_the_drivers(self):
         path = str(BUILD.directory / "lib/newer_driver")

@@ -44,10 +44,30 @@ class Run(unittest.TestCase):
                      env={"LD_LIBRARY_PATH": "/before"})
         node, libraries, run_directory, kernels = run.stdout.strip().split("|")
         library_directory = os.path.normpath(os.path.join(os.path.dirname(SIMGPU), "..", "lib", "sim"))
-        self.assertEqual(libraries, library_directory + ":/before")
+        self.assertEqual(libraries, f"{library_directory}/driver-13.0:{library_directory}:/before")
         self.assertEqual(run_directory, node + "/run")
         self.assertEqual(kernels, "gemm=250,fill=3.5")
         self.assertFalse(os.path.exists(node), "its own node goes with it")
+
+    def test_driver_lacks_what_is_newer_than_its_version(self):
+        script = ("import ctypes; driver = ctypes.CDLL('libcuda.so.1'); print([name for name in ('cuCtxCreate_v3',"
+                  " 'cuGreenCtxCreate', 'cuCtxCreate_v4', 'cuCtxGetDevice_v2') if hasattr(driver, name)])")
+        has = {
+            "11.0": [], "11.4": ["cuCtxCreate_v3"], "12.3": ["cuCtxCreate_v3"],
+            "12.4": ["cuCtxCreate_v3", "cuGreenCtxCreate"],
+            "12.7": ["cuCtxCreate_v3", "cuGreenCtxCreate", "cuCtxCreate_v4"],  # of which no function is
+            "13.0": ["cuCtxCreate_v3", "cuGreenCtxCreate", "cuCtxCreate_v4", "cuCtxGetDevice_v2"],
+            "19.0": ["cuCtxCreate_v3", "cuGreenCtxCreate", "cuCtxCreate_v4", "cuCtxGetDevice_v2"],
+        }
+        for version, names in has.items():
+            run = simgpu("--driver", version, "--", "python3", "-c", script)
+            self.assertEqual(run.stdout, f"{names}\n", version + run.stderr)
+
+    def test_driver_is_that_of_the_node(self):
+        with tempfile.TemporaryDirectory() as base:
+            simgpu("--node", base, "--driver", "12.8", "--", "true")
+            run = simgpu("--node", base, "--", "sh", "-c", "echo $LD_LIBRARY_PATH")
+            self.assertIn("/driver-12.8:", run.stdout)
 
     def test_run_directory_of_the_caller_holds(self):
         run = simgpu("--", "sh", "-c", "echo $CUSLICE_RUN_DIR", env={"CUSLICE_RUN_DIR": "/mine"})

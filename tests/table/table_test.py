@@ -138,6 +138,13 @@ class Table(Scratch):
         self.assertIn("driver_api.py", done.stderr)
         self.assertFalse((self.folder / "out").exists())
 
+    def test_a_version_of_which_no_driver_is_simulated_stops_the_build(self):
+        changed = self.headers_with_function("cuFrobnicate", 14000)
+        table = self.changed_table(lambda text: text + "cuFrobnicate = Pass()\n")
+        done = run_generator("--emit", "sim", "--headers", changed, "--table", table)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("drivers [14000] brought functions; add them to SIMULATED_VERSIONS", done.stderr)
+
     def test_a_function_of_nvml_without_a_row_stops_the_build_by_name(self):
         old = "nvmlReturn_t DECLDIR nvmlShutdown("
         new = "nvmlReturn_t DECLDIR nvmlDeviceFrobnicate(nvmlDevice_t device);\n" + old
