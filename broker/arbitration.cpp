@@ -112,6 +112,7 @@ Arbitration::Arbitration(const Settings& settings,
       on_processes_changed_(std::move(on_processes_changed)),
       on_damaged_(std::move(on_damaged)),
       arbiter_(settings.arbiter),
+      delays_(settings.arbiter.quantum_ns / 4),
       timer_(timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC)) {
   install_end_signal();
   timer_thread_ = std::thread([this] { keep_time(); });
@@ -160,6 +161,7 @@ void Arbitration::remove(limiter::SliceKey key) {
     entry = std::move(found->second);
     entries_.erase(found);
     arbiter_.remove(key);
+    delays_.remove(key);
     decide(now_ns());
   }
   entry->join();
@@ -199,6 +201,19 @@ void Arbitration::publish_accounts() {
   for (auto& [key, entry] : entries_) observe(*entry, now);
   decide(now);
   for (auto& [key, entry] : entries_) publish(*entry);
+}
+
+std::vector<Delays::Window> Arbitration::delays(limiter::SliceKey key) {
+  const std::lock_guard lock(mutex_);
+  const uint64_t now = now_ns();
+  for (auto& [each, entry] : entries_) observe(*entry, now);
+  decide(now);
+  return delays_.windows(key);
+}
+
+uint64_t Arbitration::handover_ns(limiter::SliceKey key) {
+  const std::lock_guard lock(mutex_);
+  return delays_.handover_ns(key);
 }
 
 // The thread of one slice's doorbell.
@@ -280,6 +295,7 @@ void Arbitration::decide(uint64_t now) {
     const auto found = entries_.find(command.slice);
     if (found != entries_.end()) publish(*found->second);
   }
+  note_delays(now);
   for (auto& [key, entry] : entries_) {
     beat(*entry, now);
     note_rates(*entry, now);
@@ -305,6 +321,15 @@ void Arbitration::note_rates(Entry& entry, uint64_t now) {
   share.wanted_rates.store(entry.rates.wanted_word(), std::memory_order_relaxed);
   const auto at_s = static_cast<uint32_t>(now / 1'000'000'000);
   share.rates_at_s.store(entry.open ? 0 : at_s, std::memory_order_release);
+}
+
+void Arbitration::note_delays(uint64_t now) {
+  standings_.clear();
+  for (const auto& [key, entry] : entries_) {
+    const limiter::Account account = arbiter_.account(key);
+    standings_.push_back({key, arbiter_.standing(key), account.held_ns, account.wanted_ns});
+  }
+  delays_.advance(standings_, now);
 }
 
 void Arbitration::publish(Entry& entry) {

@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "broker/delays.h"
 #include "broker/slice_files.h"
 #include "broker/unique_fd.h"
 #include "broker/work_sum.h"
@@ -57,6 +58,9 @@ class Arbitration {
   void block(limiter::SliceKey key);
   // Brings the accounts in all slices' `limits` up to date.
   void publish_accounts();
+  // Where the slice's time went, up to now; see Delays.
+  std::vector<Delays::Window> delays(limiter::SliceKey key);
+  uint64_t handover_ns(limiter::SliceKey key);
 
  private:
   struct Entry;
@@ -68,6 +72,7 @@ class Arbitration {
   void decide(uint64_t now_ns);
   void beat(Entry& entry, uint64_t now_ns);
   void note_rates(Entry& entry, uint64_t now_ns);
+  void note_delays(uint64_t now_ns);
   void publish(Entry& entry);
   void arm_timer();
   void block_locked(Entry& entry);
@@ -80,6 +85,8 @@ class Arbitration {
   limiter::Arbiter arbiter_;
   std::map<limiter::SliceKey, std::unique_ptr<Entry>> entries_;
   std::vector<limiter::Command> commands_;
+  Delays delays_;
+  std::vector<Delays::Slice> standings_;
   uint64_t armed_ns_ = UINT64_MAX;
 
   UniqueFd timer_;

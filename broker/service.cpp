@@ -94,6 +94,11 @@ class GrpcService final : public Service, private v1::Broker::Service {
     });
   }
 
+  grpc::Status ExplainTime(grpc::ServerContext*, const v1::ExplainTimeRequest* request,
+                           v1::ExplainTimeResponse* response) override {
+    return on_loop([&] { return slices_.explain_time(request->id(), response); });
+  }
+
   EventLoop& loop_;
   Slices& slices_;
   const bool transient_;

@@ -8,6 +8,7 @@
 
 #include "broker/bypass.h"
 #include "broker/clock.h"
+#include "broker/delays_message.h"
 #include "broker/wishes.h"
 
 namespace broker {
@@ -398,7 +399,22 @@ Status Slices::update(const v1::UpdateSliceRequest& request, v1::Slice* descript
 
 void Slices::list(v1::ListSlicesResponse* response) {
   arbitration_.publish_accounts();
-  for (const auto& [id, slice] : slices_) describe(*slice, response->add_slices());
+  for (const auto& [id, slice] : slices_) {
+    v1::Slice* const description = response->add_slices();
+    describe(*slice, description);
+    description->set_handover_ns(arbitration_.handover_ns(slice->key));
+  }
+}
+
+Status Slices::explain_time(const std::string& id, v1::ExplainTimeResponse* response) {
+  const Slice* const slice = find(id);
+  if (slice == nullptr) return fail(Failure::kNotFound, "no slice '" + id + "' here");
+  const auto id_of = [this](limiter::SliceKey key) {
+    const Slice* const neighbour = find(key);
+    return neighbour == nullptr ? std::string() : neighbour->id;
+  };
+  broker::describe(arbitration_.delays(slice->key), id_of, response);
+  return {};
 }
 
 void Slices::describe(const Slice& slice, v1::Slice* description) const {

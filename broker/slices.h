@@ -40,6 +40,7 @@ class Slices {
   Status release(const std::string& id, v1::ReleaseSliceResponse* response);
   Status update(const v1::UpdateSliceRequest& request, v1::Slice* slice);
   void list(v1::ListSlicesResponse* response);
+  Status explain_time(const std::string& id, v1::ExplainTimeResponse* response);
   void describe_node(v1::Node* node);
 
   // Since when there has been no slice; 0: there are some.

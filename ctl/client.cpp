@@ -104,4 +104,10 @@ Status Client::list(v1::ListSlicesResponse* response) {
   return call([&](grpc::ClientContext* context) { return stub_->ListSlices(context, {}, response); });
 }
 
+Status Client::explain_time(const std::string& id, v1::ExplainTimeResponse* response) {
+  v1::ExplainTimeRequest request;
+  request.set_id(id);
+  return call([&](grpc::ClientContext* context) { return stub_->ExplainTime(context, request, response); });
+}
+
 }  // namespace ctl

@@ -26,6 +26,7 @@ class Client {
   Status update(const v1::UpdateSliceRequest& request, v1::Slice* slice);
   // Also brings the accounts in the slices' shared memory up to date.
   Status list(v1::ListSlicesResponse* response);
+  Status explain_time(const std::string& id, v1::ExplainTimeResponse* response);
 
  private:
   template <typename Call>

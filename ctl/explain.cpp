@@ -17,9 +17,10 @@ std::string describe_broker(const Status& asked, const SliceView& slice) {
   return asked.text;
 }
 
-void print_json(const SliceView& slice, const Status& broker) {
+void print_json(const SliceView& slice, const Status& broker, const v1::ExplainTimeResponse& time) {
   nlohmann::json json = to_json(slice);
   json["broker_answers"] = broker.ok();
+  json["time"] = to_json(time);
   json["refusals"] = nlohmann::json::array();
   for (const RefusalView& refusal : slice.refusals) json["refusals"].push_back(to_json(refusal));
   std::cout << json.dump(2) << "\n";
@@ -52,7 +53,11 @@ std::string name_of(const ProcessView& process) {
 
 int explain(const broker::RunDirectory& directory, const std::string& id, bool json) {
   v1::ListSlicesResponse listed;
-  const Status broker = Client(directory).list(&listed);
+  Client client(directory);
+  const Status broker = client.list(&listed);
+  // What a broker of an older version can't tell is left out.
+  v1::ExplainTimeResponse time;
+  if (broker.ok() && !client.explain_time(id, &time).ok()) time.clear_windows();
   SliceView slice;
   if (const Status status = read_slice(directory.slice(id), &slice); !status.ok()) {
     return report(status.failure == Failure::kNotFound
@@ -60,13 +65,13 @@ int explain(const broker::RunDirectory& directory, const std::string& id, bool j
                       : status);
   }
   if (json) {
-    print_json(slice, broker);
+    print_json(slice, broker, time);
     return 0;
   }
   std::cout << "slice " << slice.id << " (" << slice.condition << "), " << describe_broker(broker, slice)
             << "\n";
   explain_memory(slice);
-  explain_time(slice);
+  explain_time(slice, time);
   explain_bypasses(listed, id);
   for (const std::string& function : slice.unknown_functions) {
     std::cout << "\nLooked up, but newer than cuslice and so not limited: " << function << "\n";

@@ -4,6 +4,7 @@
 // it; and words that other commands use too.
 #pragma once
 
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 
 #include "ctl/client.h"
@@ -12,7 +13,9 @@
 namespace ctl {
 
 void explain_memory(const SliceView& slice);
-void explain_time(const SliceView& slice);
+// `time` without windows: no broker tells.
+void explain_time(const SliceView& slice, const v1::ExplainTimeResponse& time);
+nlohmann::json to_json(const v1::ExplainTimeResponse& time);
 
 // What the broker found past a slice's limits.
 std::string describe_bypass(const v1::Bypass& bypass);

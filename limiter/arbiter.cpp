@@ -39,6 +39,20 @@ Account Arbiter::account(SliceKey key) const {
   return at == slices_.end() ? Account{} : at->second.account;
 }
 
+Standing Arbiter::standing(SliceKey key) const {
+  const auto at = slices_.find(key);
+  if (at == slices_.end()) return {};
+  const Slice& slice = at->second;
+  const bool waits = slice.seen.waiting && slice.turn == Slice::Turn::kNone;
+  return {.gpu_mask = slice.terms.gpu_mask,
+          .open = slice.told.mode == Mode::kOpen,
+          .waits = waits,
+          .capped = waits && capped_out(slice),
+          .on_gpu = slice.turn != Slice::Turn::kNone || slice.left_over(),
+          .deadline_ns = slice.left_over() ? slice.left_since_ns : slice.deadline_ns,
+          .idle_since_ns = slice.seen.outstanding ? kNever : slice.seen.drained_ns};
+}
+
 void Arbiter::observe(SliceKey key, const Observation& observation, uint64_t now_ns) {
   const auto at = slices_.find(key);
   if (at == slices_.end()) return;

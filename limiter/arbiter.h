@@ -95,6 +95,17 @@ struct Account {
   uint64_t overlaps = 0;  // turns that went on because the slice did not drain in time (rule R1)
 };
 
+// How a slice stands after a step: what keeps it from running, or what it keeps others from.
+struct Standing {
+  uint64_t gpu_mask = 0;
+  bool open = false;
+  bool waits = false;                   // a launch waits, and it has no turn
+  bool capped = false;                  // and would not get one if it were alone
+  bool on_gpu = false;                  // it has a turn, or work left over from one
+  uint64_t deadline_ns = UINT64_MAX;    // of its turn; of work left over, when that was to be done
+  uint64_t idle_since_ns = UINT64_MAX;  // without work on the GPU; UINT64_MAX: it has some
+};
+
 class Arbiter {
  public:
   struct Settings {
@@ -126,7 +137,9 @@ class Arbiter {
   // lives).
   bool contested() const { return contested_; }
 
-  Account account(SliceKey slice) const;  // all 0 for an unknown slice
+  // An unknown slice never did anything, and wants nothing.
+  Account account(SliceKey slice) const;
+  Standing standing(SliceKey slice) const;
 
  private:
   struct Slice;

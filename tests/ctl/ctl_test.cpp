@@ -302,7 +302,9 @@ TEST_F(CtlTest, explain_tells_what_was_wanted_and_received) {
       10, [&] { return std::abs(received("more") - 75) < 10 && std::abs(received("less") - 25) < 10; }));
   const Result result = ctl("explain less");
   EXPECT_NE(result.output.find("OVER THE LAST"), std::string::npos) << result.output;
-  EXPECT_NE(result.output.find("waited for others"), std::string::npos) << result.output;
+  EXPECT_NE(result.output.find("waited for more"), std::string::npos) << result.output;
+  EXPECT_NE(result.output.find("it waits for its neighbours, most for more"), std::string::npos)
+      << result.output;
 }
 
 TEST_F(CtlTest, output_that_cannot_be_written_is_a_failure) {
