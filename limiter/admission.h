@@ -77,23 +77,41 @@ inline Admission admit(const GateView& view, const Backlog& backlog, uint64_t ow
 
 // Rules R2 and R3: launches that the gate holds back get through if what they wait for does not move, because
 // it may be waiting for them (a kernel that spins until another one runs, in this process or in another of
-// the slice). One for each stall_ns() without an end: enough to end a deadlock, too few to matter when a
-// kernel was only longer than estimated.
+// the slice). One for each stall_ns() without an end ends a deadlock. Where nothing moves soon after, kernels
+// are only longer than estimated, and what is let in makes the turn longer still: the next one has to wait
+// twice as long, up to kMostInVain times. Otherwise work of which each kernel lets in another one or more
+// would never drain.
 class Readmission {
  public:
+  static constexpr uint32_t kMostInVain = 4;
+
   // Precondition: the backlog is not empty. `patience`: that many stalls make one.
   bool take(const Backlog& backlog, uint64_t patience, uint64_t now_ns) {
-    if (now_ns < next_ns(backlog, patience)) return false;
+    const uint64_t next = next_ns(backlog, patience);
+    if (now_ns < next) return false;
+    const bool helped =
+        backlog.progress_ns > taken_ns_ && backlog.progress_ns - taken_ns_ <= stall_ns(backlog);
+    const bool long_ago = now_ns - taken_ns_ > 4 * wait_ns(backlog, patience);
+    if (helped || long_ago) {
+      in_vain_ = 0;
+    } else if (in_vain_ < kMostInVain) {
+      ++in_vain_;
+    }
     taken_ns_ = now_ns;
     return true;
   }
   // When take() is worth another call.
   uint64_t next_ns(const Backlog& backlog, uint64_t patience) const {
-    return (backlog.progress_ns > taken_ns_ ? backlog.progress_ns : taken_ns_) + patience * stall_ns(backlog);
+    return (backlog.progress_ns > taken_ns_ ? backlog.progress_ns : taken_ns_) + wait_ns(backlog, patience);
   }
 
  private:
+  uint64_t wait_ns(const Backlog& backlog, uint64_t patience) const {
+    return (patience * stall_ns(backlog)) << in_vain_;
+  }
+
   uint64_t taken_ns_ = 0;
+  uint32_t in_vain_ = 0;  // readmissions in a row after which nothing moved soon
 };
 
 // Without a turn, work is left over from one that did not end in time (rule R1), beside other slices: up to

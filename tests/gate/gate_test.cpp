@@ -418,7 +418,7 @@ TEST_F(GateTest, launches_get_through_when_nothing_completes) {
 // Work that waits for work that the gate holds back. Once the only turn is over nothing ends any more by
 // itself: the slice is not given another one before it has drained. So every launch that is left may wait for
 // one stall, twice what the oldest part was estimated at (a batch has no more than 1 ms, or one kernel), four
-// times as long without a turn.
+// times as long without a turn, and up to sixteen times that where the launches before it did not help.
 class DeadlockTest : public GateTest, public testing::WithParamInterface<const char*> {
  protected:
   // Runs it with a turn that it can't finish in; parked when that is over, or closed for good.

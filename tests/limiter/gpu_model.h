@@ -18,6 +18,7 @@
 
 #include "limiter/admission.h"
 #include "limiter/arbiter.h"
+#include "limiter/kernel_estimates.h"
 
 namespace model {
 
@@ -162,6 +163,7 @@ struct Load {
   double estimate_factor = 1;  // how wrong the slice's estimates are
   // > 0: what the slice takes every kernel for, as for one function whose kernels differ in length.
   uint64_t same_estimate_ns = 0;
+  bool one_function = false;  // the slice learns its estimate as processes do, of all kernels together
   // > 0: asks for so many kernels at a time, at intervals that vary by a tenth around period_ns; a request is
   // taken up when the one before it is done.
   int burst = 0;
@@ -195,24 +197,36 @@ class Tenant {
   limiter::Observation observation() const;
   uint64_t busy_ns() const { return gpus_[0]->busy_ns(contexts_[0]); }
   uint64_t launches() const { return launches_; }
+  uint64_t readmitted() const { return readmitted_; }
   // From a request to the end of its last kernel.
   const std::vector<uint64_t>& latencies_ns() const { return latencies_ns_; }
 
  private:
   friend class Node;
-  uint64_t estimate_ns(uint64_t kernel_ns) const {
-    if (load_.same_estimate_ns > 0) return load_.same_estimate_ns;
-    return static_cast<uint64_t>(load_.estimate_factor * static_cast<double>(kernel_ns));
+  struct Kernel {
+    uint64_t estimate_ns;
+    bool measured;
+  };
+  Kernel expect(uint64_t kernel_ns) {
+    if (estimates_ != nullptr) {
+      const limiter::KernelEstimates::Estimate estimate = estimates_->expect(1);
+      return {estimate.ns, estimate.wants_sample};
+    }
+    if (load_.same_estimate_ns > 0) return {load_.same_estimate_ns, false};
+    return {static_cast<uint64_t>(load_.estimate_factor * static_cast<double>(kernel_ns)), false};
   }
   limiter::Backlog backlog() const {
-    const uint64_t oldest_ns = outstanding_.empty() ? 0 : outstanding_.front();
-    const uint64_t all_ns = load_.same_estimate_ns > 0 ? outstanding_.size() * load_.same_estimate_ns
-                                                       : estimate_ns(outstanding_ns_);
-    return {all_ns, static_cast<uint32_t>(outstanding_.size()), estimate_ns(oldest_ns), progress_ns_};
+    const uint64_t oldest_ns = outstanding_.empty() ? 0 : outstanding_.front().estimate_ns;
+    return {outstanding_ns_, static_cast<uint32_t>(outstanding_.size()), oldest_ns, progress_ns_};
   }
+  void prepare() {
+    next_kernel_ns_ = load_.kernel_ns();
+    next_ = expect(next_kernel_ns_);
+  }
+  void look_again();
   void pump();
   void launch();
-  void on_done(uint64_t kernel_ns, uint64_t begun_ns);
+  void on_done(uint64_t begun_ns);
   void request();
   void wait(bool closing);
 
@@ -224,10 +238,14 @@ class Tenant {
   bool running_ = false, frozen_ = false, launching_ = false, syncing_ = false;
   bool waiting_ = false, closing_ = false;
   limiter::Command told_{0, limiter::Mode::kParked, kNever, true};
-  std::deque<uint64_t> outstanding_;
-  uint64_t outstanding_ns_ = 0, next_kernel_ns_ = 0;
+  std::unique_ptr<limiter::KernelEstimates> estimates_;
+  limiter::Readmission readmission_;
+  uint64_t look_again_ns_ = kNever;
+  std::deque<Kernel> outstanding_;
+  uint64_t outstanding_ns_ = 0, next_kernel_ns_ = 0;  // what all of it is taken for
+  Kernel next_ = {};
   size_t parts_done_ = 0;
-  uint64_t drained_ns_ = 0, drain_expected_ns_ = 0, occupied_ns_ = 0, launches_ = 0;
+  uint64_t drained_ns_ = 0, drain_expected_ns_ = 0, occupied_ns_ = 0, launches_ = 0, readmitted_ = 0;
   uint64_t active_ns_ = 0, active_since_ns_ = 0, last_end_ns_ = 0, progress_ns_ = 0;
   int unlaunched_ = 0;  // of the request under way
   uint64_t requested_ns_ = kNever;
@@ -323,18 +341,19 @@ inline Tenant::Tenant(Node& node, limiter::SliceKey key, std::vector<Gpu*> gpus,
     : node_(node), key_(key), gpus_(std::move(gpus)), load_(std::move(load)) {
   // A kernel of a slice with several GPUs runs on all of them (an all-reduce): done when the last part is.
   for (Gpu* gpu : gpus_) {
-    contexts_.push_back(gpu->add_context([this](uint64_t kernel_ns, uint64_t begun_ns) {
+    contexts_.push_back(gpu->add_context([this](uint64_t, uint64_t begun_ns) {
       if (++parts_done_ < gpus_.size()) return;
       parts_done_ = 0;
-      on_done(kernel_ns, begun_ns);
+      on_done(begun_ns);
     }));
   }
   if (!node.settings.sliced) told_.mode = limiter::Mode::kOpen;
+  if (load_.one_function) estimates_ = std::make_unique<limiter::KernelEstimates>();
 }
 
 inline void Tenant::start() {
   running_ = true;
-  next_kernel_ns_ = load_.kernel_ns();
+  prepare();
   node_.ring();
   if (load_.burst > 0) request();
   pump();
@@ -388,14 +407,18 @@ inline void Tenant::pump() {
   if (load_.burst > 0 && unlaunched_ == 0) return;
   if (told_.mode == limiter::Mode::kParked) {
     wait(false);
+    look_again();
     return;
   }
   if (told_.mode == limiter::Mode::kTurn) {
     const limiter::GateView view = {shm::kTurn, 0, told_.deadline_ns, node_.settings.run_ahead_ns};
     const limiter::Admission admission =
-        limiter::admit(view, backlog(), estimate_ns(next_kernel_ns_), false, node_.clock.now_ns());
+        limiter::admit(view, backlog(), next_.estimate_ns, false, node_.clock.now_ns());
     if (admission == limiter::Admission::kClosing) wait(true);
-    if (admission != limiter::Admission::kAdmit) return;
+    if (admission != limiter::Admission::kAdmit) {
+      look_again();
+      return;
+    }
   } else if (outstanding_.size() >= 64) {
     return;
   }
@@ -403,28 +426,59 @@ inline void Tenant::pump() {
   node_.clock.at(node_.clock.now_ns() + node_.settings.launch_ns, [this] { launch(); });
 }
 
+// A launch that is held back is let in if what is under way does not move (rules R2 and R3).
+inline void Tenant::look_again() {
+  if (outstanding_.empty()) return;
+  const uint64_t patience = told_.mode == limiter::Mode::kParked ? limiter::kParkedPatience : 1;
+  const uint64_t at_ns = readmission_.next_ns(backlog(), patience);
+  if (look_again_ns_ != kNever && look_again_ns_ <= at_ns) return;
+  look_again_ns_ = at_ns;
+  node_.clock.at(at_ns, [this, at_ns] {
+    if (look_again_ns_ != at_ns) return;
+    look_again_ns_ = kNever;
+    if (frozen_ || launching_ || syncing_ || outstanding_.empty()) return;
+    const uint64_t now_patience = told_.mode == limiter::Mode::kParked ? limiter::kParkedPatience : 1;
+    if (readmission_.take(backlog(), now_patience, node_.clock.now_ns())) {
+      readmitted_++;
+      launch();
+    }
+    look_again();
+  });
+}
+
 inline void Tenant::launch() {
   launching_ = false;
   if (frozen_) return;
   if (outstanding_.empty()) active_since_ns_ = progress_ns_ = node_.clock.now_ns();
   if (load_.burst > 0) unlaunched_--;
-  outstanding_.push_back(next_kernel_ns_);
-  outstanding_ns_ += next_kernel_ns_;
+  next_.measured = next_.measured || outstanding_.empty();
+  if (next_.measured && estimates_ != nullptr) estimates_->sampling(1);
+  outstanding_.push_back(next_);
+  outstanding_ns_ += next_.estimate_ns;
   launches_++;
   syncing_ = load_.synchronous;
   const uint64_t kernel_ns = next_kernel_ns_;
-  next_kernel_ns_ = load_.kernel_ns();
+  prepare();
   for (size_t i = 0; i < gpus_.size(); i++) gpus_[i]->launch(contexts_[i], kernel_ns);
   pump();
 }
 
-inline void Tenant::on_done(uint64_t kernel_ns, uint64_t begun_ns) {
+inline void Tenant::on_done(uint64_t begun_ns) {
+  const Kernel kernel = outstanding_.front();
   outstanding_.pop_front();
-  outstanding_ns_ -= kernel_ns;
+  outstanding_ns_ -= kernel.estimate_ns;
   if (frozen_) return;
   // As events tell: from the end of the kernel before it, with what other contexts ran meanwhile.
   const uint64_t now_ns = node_.clock.now_ns();
-  occupied_ns_ += now_ns - std::max(last_end_ns_, begun_ns);
+  const uint64_t occupied_ns = now_ns - std::max(last_end_ns_, begun_ns);
+  occupied_ns_ += occupied_ns;
+  if (kernel.measured && estimates_ != nullptr) {
+    if (told_.mode == limiter::Mode::kTurn && told_.others_run) {
+      estimates_->sample_beside_others(1, occupied_ns);
+    } else {
+      estimates_->sample(1, occupied_ns);
+    }
+  }
   last_end_ns_ = progress_ns_ = now_ns;
   if (load_.burst > 0 && unlaunched_ == 0 && outstanding_.empty()) {
     latencies_ns_.push_back(now_ns - requested_ns_);
