@@ -87,8 +87,7 @@ class Readmission {
 
   // Precondition: the backlog is not empty. `patience`: that many stalls make one.
   bool take(const Backlog& backlog, uint64_t patience, uint64_t now_ns) {
-    const uint64_t next = next_ns(backlog, patience);
-    if (now_ns < next) return false;
+    if (now_ns < next_ns(backlog, patience)) return false;
     const bool helped =
         backlog.progress_ns > taken_ns_ && backlog.progress_ns - taken_ns_ <= stall_ns(backlog);
     const bool long_ago = now_ns - taken_ns_ > 4 * wait_ns(backlog, patience);

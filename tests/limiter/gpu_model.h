@@ -197,7 +197,6 @@ class Tenant {
   limiter::Observation observation() const;
   uint64_t busy_ns() const { return gpus_[0]->busy_ns(contexts_[0]); }
   uint64_t launches() const { return launches_; }
-  uint64_t readmitted() const { return readmitted_; }
   // From a request to the end of its last kernel.
   const std::vector<uint64_t>& latencies_ns() const { return latencies_ns_; }
 
@@ -242,10 +241,11 @@ class Tenant {
   limiter::Readmission readmission_;
   uint64_t look_again_ns_ = kNever;
   std::deque<Kernel> outstanding_;
-  uint64_t outstanding_ns_ = 0, next_kernel_ns_ = 0;  // what all of it is taken for
+  uint64_t outstanding_ns_ = 0;  // what all of it is taken for
+  uint64_t next_kernel_ns_ = 0;
   Kernel next_ = {};
   size_t parts_done_ = 0;
-  uint64_t drained_ns_ = 0, drain_expected_ns_ = 0, occupied_ns_ = 0, launches_ = 0, readmitted_ = 0;
+  uint64_t drained_ns_ = 0, drain_expected_ns_ = 0, occupied_ns_ = 0, launches_ = 0;
   uint64_t active_ns_ = 0, active_since_ns_ = 0, last_end_ns_ = 0, progress_ns_ = 0;
   int unlaunched_ = 0;  // of the request under way
   uint64_t requested_ns_ = kNever;
@@ -436,12 +436,10 @@ inline void Tenant::look_again() {
   node_.clock.at(at_ns, [this, at_ns] {
     if (look_again_ns_ != at_ns) return;
     look_again_ns_ = kNever;
-    if (frozen_ || launching_ || syncing_ || outstanding_.empty()) return;
+    if (!running_ || frozen_ || launching_ || syncing_ || outstanding_.empty()) return;
+    if (told_.mode == limiter::Mode::kOpen || (load_.burst > 0 && unlaunched_ == 0)) return;
     const uint64_t now_patience = told_.mode == limiter::Mode::kParked ? limiter::kParkedPatience : 1;
-    if (readmission_.take(backlog(), now_patience, node_.clock.now_ns())) {
-      readmitted_++;
-      launch();
-    }
+    if (readmission_.take(backlog(), now_patience, node_.clock.now_ns())) launch();
     look_again();
   });
 }
