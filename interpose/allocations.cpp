@@ -94,6 +94,12 @@ void belongs_to(CUcontext context, CUcontext owner) {
   if (number != 0) context_numbers.insert(key, number);
 }
 
+void belongs_to_nobody(CUcontext context) {
+  const gate::Locked locked(numbering);
+  uint64_t old;
+  context_numbers.take(reinterpret_cast<uint64_t>(context), &old);
+}
+
 void forget_allocations() {
   numbering.reset();
   records.forget();

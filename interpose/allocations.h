@@ -26,6 +26,8 @@ void context_is_gone(const InFlight& call, CUcontext context);
 
 // What is allocated in `context` from now on lives as long as `owner`.
 void belongs_to(CUcontext context, CUcontext owner);
+// Its handle means another context from now on; what was allocated in it stays its owner's.
+void belongs_to_nobody(CUcontext context);
 
 // For freed(): takes the key's record away before the driver is called (it may hand out the address again at
 // once), puts it back if the driver would not, or gives the bytes back to the slice.

@@ -101,8 +101,9 @@ template <typename Call>
 CUresult destroyed(CUcontext context, Call call) {
   uint64_t number;
   const auto key = reinterpret_cast<uint64_t>(context);
-  if (context == nullptr || !created_contexts.take(key, &number)) return call();
+  if (context == nullptr) return call();
   gate::context_closing(context);
+  if (!created_contexts.take(key, &number)) return call();
   const SliceGpu gpu = gpu_of_number(number);
   CUresult result;
   {
@@ -247,6 +248,12 @@ CUresult cuGreenCtxDestroy(CUgreenCtx hCtx) noexcept {
   uint64_t device;
   const auto key = reinterpret_cast<uint64_t>(hCtx);
   if (hCtx == nullptr || !green_contexts.take(key, &device)) return call();
+  // As a context it has a handle of its own.
+  CUcontext converted = nullptr;
+  if (real<fn::cuCtxFromGreenCtx>(&converted, hCtx) == CUDA_SUCCESS) {
+    gate::context_closing(converted);
+    belongs_to_nobody(converted);
+  }
   const CUresult result = may_end_primary(static_cast<CUdevice>(device), call);
   if (result != CUDA_SUCCESS) {
     green_contexts.insert(key, device);

@@ -59,20 +59,27 @@ SliceGate* gate_of_current_context() {
   return &gates[gpu.slice - hook::session().slices];
 }
 
-// The entry of a context, made if need be. nullptr: no room, or no context.
-Context* enter_context(CUcontext handle) {
+// Finds the context's gate and entry, which is made if need be. Without an entry, for which there may be no
+// room, the launch still waits its turn; only what it takes is not known. A context that is in no slice gets
+// none: its end would not be told.
+void enter_context(Launch& launch, CUcontext handle) {
   {
     Books books;
-    if (Context* known = find_context(books, handle)) return known;
+    if (Context* known = find_context(books, handle)) {
+      launch.context = known;
+      launch.gate = known->gate;
+      return;
+    }
   }
   CUcontext current = nullptr;
   real<fn::cuCtxGetCurrent>(&current);
   bool pushed = current != handle;
-  if (pushed && real<fn::cuCtxPushCurrent_v2>(handle) != CUDA_SUCCESS) return nullptr;
-  SliceGate* gate = gate_of_current_context();
+  if (pushed && real<fn::cuCtxPushCurrent_v2>(handle) != CUDA_SUCCESS) return;
+  launch.gate = gate_of_current_context();
   if (pushed) real<fn::cuCtxPopCurrent_v2>(&current);
+  if (launch.gate == nullptr) return;
   Books books;
-  return add_context(books, handle, gate);
+  launch.context = add_context(books, handle, *launch.gate);
 }
 
 // Default streams: which one that is depends on the context, or even the thread.
@@ -80,7 +87,7 @@ bool is_shared_handle(CUstream stream) {
   return stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD;
 }
 
-// The context that a launch is in, and with it its gate. false: none, the driver will say so.
+// The context that a launch is in, and with it its gate. false: none, so there is nothing to wait for.
 bool locate(Launch& launch) {
   CUstream stream = launch.name.plain();
   bool shared_handle = is_shared_handle(stream);
@@ -97,10 +104,8 @@ bool locate(Launch& launch) {
     if (real<fn::cuCtxGetCurrent>(&handle) != CUDA_SUCCESS) return false;
   }
   if (handle == nullptr) return false;
-  launch.context = enter_context(handle);
-  // Without an entry the launch still waits its turn; only what it takes is not known.
-  launch.gate = launch.context != nullptr ? launch.context->gate : gate_of_current_context();
-  return true;
+  enter_context(launch, handle);
+  return launch.gate != nullptr;
 }
 
 Stream* stream_of(const Books& books, const Launch& launch) {
@@ -161,7 +166,7 @@ bool begin_at_once(Launch& launch, const Estimate& estimate) {
     Stream* stream = find_stream(books, handle, nullptr);
     if (stream == nullptr) return false;
     gate = stream->context->gate;
-    if (gate == nullptr || gate->dirty) return false;
+    if (gate->dirty) return false;
     if (gate->watcher.load(std::memory_order_relaxed) != SliceGate::Watcher::kRunning) return false;
     if (gate->line().gate.load(std::memory_order_acquire) & shm::kGateOpen) return false;
     const limiter::GateView view = view_of(gate->line());
@@ -338,15 +343,43 @@ void Waiting::sleep() {
 bool has_gates() { return hook::membership() == hook::Membership::kAttached; }
 
 // Launches that the gate lets through in the open: remembered per stream, for the day that it shuts.
+void remember_open(Launch& launch) {
+  Books books;
+  if (Stream* stream = stream_of(books, launch); stream != nullptr) {
+    stream->dirty = true;
+    launch.gate->dirty = true;
+  }
+}
+
 void pass_open(Launch& launch, uint64_t word) {
-  {
-    Books books;
-    if (Stream* stream = stream_of(books, launch); stream != nullptr) {
-      stream->dirty = true;
-      launch.gate->dirty = true;
+  remember_open(launch);
+  if (gate_count.load(std::memory_order_relaxed) == 1) note(word, launch.name);
+}
+
+// Call before the stream is closed. Our own thread uses it no longer than kContextClosingNs from now.
+void close_stream(const StreamName& name, bool ends) {
+  uint64_t deadline_ns = hook::now_ns() + kContextClosingNs;
+  for (;;) {
+    PinnedStream pinned;
+    {
+      Books books;
+      Stream* entry = find_stream(books, name.plain(), nullptr);
+      if (entry == nullptr || entry->context->closing) return;
+      bool settled = entry->begun == entry->covered && !entry->pinned;
+      if (settled || hook::now_ns() > deadline_ns) {
+        close_stream(books, *entry, ends);
+        return;
+      }
+      if (!entry->pinned) pinned = pin(books, *entry);
+    }
+    if (pinned.stream != nullptr) {
+      ++inside;
+      cover_pinned(*pinned.stream->context->gate, pinned);
+      --inside;
+    } else {
+      hook::sleep_ns(kPinnedNapNs);
     }
   }
-  if (gate_count.load(std::memory_order_relaxed) == 1) note(word, launch.name);
 }
 
 }  // namespace
@@ -397,11 +430,10 @@ void context_closing(CUcontext handle) {
     if (context == nullptr) return;
     gate = context->gate;
     drop_context(books, *context);
-    if (gate != nullptr && call_watcher(books, *gate)) wake_watcher(*gate);
+    if (call_watcher(books, *gate)) wake_watcher(*gate);
   }
   uint64_t deadline_ns = hook::now_ns() + kContextClosingNs;
   while (context_in_use(handle) && hook::now_ns() < deadline_ns) hook::sleep_ns(kPinnedNapNs);
-  if (gate == nullptr) return;
   {
     Books books;
     tell = settle(books, *gate, hook::now_ns());
@@ -410,31 +442,29 @@ void context_closing(CUcontext handle) {
 }
 
 void stream_closing(CUstream stream, bool per_thread_form) {
-  if (!has_gates()) return;
-  const StreamName name = {stream, per_thread_form};
-  uint64_t deadline_ns = hook::now_ns() + kContextClosingNs;
-  for (;;) {
-    PinnedStream pinned;
-    {
-      Books books;
-      Stream* entry = find_stream(books, name.plain(), nullptr);
-      if (entry == nullptr || entry->context->closing) return;
-      if (!entry->pinned) {
-        entry->dirty = false;
-        if (entry->begun == entry->covered || entry->context->gate == nullptr) return;
-        pinned = pin(books, *entry);
-      }
-    }
-    if (pinned.stream != nullptr) {
-      ++inside;
-      SliceGate& gate = *pinned.stream->context->gate;
-      cover_pinned(gate, pinned);
-      --inside;
-      return;
-    }
-    if (hook::now_ns() > deadline_ns) return;
-    hook::sleep_ns(kPinnedNapNs);
-  }
+  if (has_gates()) close_stream({stream, per_thread_form}, false);
+}
+
+void stream_ending(CUstream stream) {
+  if (has_gates()) close_stream({stream, false}, true);
+}
+
+// A thread that noted the handle launches there without telling: the stream counts as launched on already.
+void stream_began(CUstream stream, bool per_thread_form) {
+  if (!has_gates() || !may_be_noted(stream)) return;
+  Launch launch = {.name = {stream, per_thread_form}, .key = 0};
+  if (!locate(launch)) return;
+  if (launch.gate->line().gate.load(std::memory_order_acquire) & shm::kGateOpen) remember_open(launch);
+}
+
+// --- For the hooks of what is launched.
+
+void graph_ending(CUgraphExec graph) {
+  if (has_gates()) estimates.forget(limiter::launch_key(reinterpret_cast<uint64_t>(graph)));
+}
+
+void functions_ended() {
+  if (has_gates()) estimates.doubt_all();
 }
 
 // --- For the hooks of launches.
@@ -453,7 +483,7 @@ void enter(Launch& launch) {
   if (!hook::open_driver()) return;
   const Estimate estimate = estimates.expect(launch.key);
   if (!begin_at_once(launch, estimate)) {
-    if (!locate(launch) || launch.gate == nullptr) return;
+    if (!locate(launch)) return;
     uint64_t word = launch.gate->line().gate.load(std::memory_order_acquire);
     if (word & shm::kGateOpen) return pass_open(launch, word);
     if (is_capturing(launch.name)) return;

@@ -40,9 +40,24 @@ void context_closing(CUcontext context);
 
 // --- For the hooks of streams.
 
-// Call before a stream goes away, or begins to be captured: what was launched on it gets its event now, and
-// our own thread will not touch it any more until it is launched on again.
+// In the hooks below a handle means what it names now. The driver gives handles out again, so that whatever
+// goes away leaves the books before the driver's call.
+
+// Call before a stream begins to be captured: what was launched on it gets its event now, and our own thread
+// will not touch it any more until it is launched on again.
 void stream_closing(CUstream stream, bool per_thread_form);
+// The same, before a stream goes away.
+void stream_ending(CUstream stream);
+// A stream was made, or is captured no more. Threads may have noted its handle for what it named before.
+void stream_began(CUstream stream, bool per_thread_form);
+
+// --- For the hooks of what is launched.
+
+// An instantiated graph goes away: what it took says nothing about the next one with its handle.
+void graph_ending(CUgraphExec graph);
+// Functions go away, who knows which: what any of them takes is measured anew at its next launch.
+void functions_ended();
+
 // --- For the hooks of launches.
 
 // A stream as a launch names it. In the per-thread form of a function, 0 is the thread's own default stream;

@@ -297,6 +297,7 @@ CUresult cuGraphExecDestroy(CUgraphExec hGraphExec) noexcept {
   // Before the driver's call: the handle may be given to another graph right after it. If the driver would
   // not, it is no graph.
   if (may_allocate(hGraphExec)) forget_needs(hGraphExec);
+  gate::graph_ending(hGraphExec);
   return real<fn::cuGraphExecDestroy>(hGraphExec);
 }
 

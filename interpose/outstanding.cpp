@@ -20,12 +20,29 @@ constinit Context contexts[kMaxContexts] = {};
 constinit Stream streams[kMaxStreams] = {};
 constinit std::atomic<uint32_t> captures;
 
+// The handles of streams that were closed while dirty, by their hash. Bits are never taken off: one too many
+// costs an entry and an event.
+constexpr uint32_t kNotedBits = 4096;
+constinit std::atomic<uint64_t> noted_handles[kNotedBits / 64];
+
 constexpr uint32_t kReach = 8;  // entries from its home in which a stream may be
 
 uint32_t home_of(CUstream handle, const Context* context) {
   auto bits = reinterpret_cast<uint64_t>(handle);
   if (handle == CU_STREAM_LEGACY) bits ^= reinterpret_cast<uint64_t>(context);
   return static_cast<uint32_t>(limiter::launch_key(bits) >> 32) % kMaxStreams;
+}
+
+uint32_t noted_bit(CUstream handle) {
+  return static_cast<uint32_t>(limiter::launch_key(reinterpret_cast<uint64_t>(handle)) >> 32) % kNotedBits;
+}
+
+// Before the stream's entry is left without being dirty.
+void clean(Stream& stream) {
+  if (!stream.dirty) return;
+  stream.dirty = false;
+  uint32_t bit = noted_bit(stream.handle);
+  noted_handles[bit / 64].fetch_or(uint64_t{1} << bit % 64, std::memory_order_release);
 }
 
 bool is_stream(const Stream& entry, CUstream handle, const Context* context) {
@@ -127,6 +144,7 @@ CUstream probe_of(Context& context) {
 void forget_everything() {
   books_lock.reset();
   captures.store(0, std::memory_order_relaxed);
+  for (auto& word : noted_handles) word.store(0, std::memory_order_relaxed);
   for (Context& context : contexts) context.handle = nullptr;
   for (Stream& stream : streams) {
     stream.~Stream();
@@ -171,13 +189,13 @@ Context* find_context(const Books&, CUcontext handle) {
   return nullptr;
 }
 
-Context* add_context(const Books& books, CUcontext handle, SliceGate* gate) {
+Context* add_context(const Books& books, CUcontext handle, SliceGate& gate) {
   if (Context* known = find_context(books, handle)) return known;
   for (Context& context : contexts) {
     if (context.handle != nullptr) continue;
     context = {};
     context.handle = handle;
-    context.gate = gate;
+    context.gate = &gate;
     return &context;
   }
   return nullptr;
@@ -216,6 +234,17 @@ Stream* add_stream(const Books& books, CUstream handle, Context& context) {
     return &entry;
   }
   return nullptr;
+}
+
+void close_stream(const Books& books, Stream& stream, bool ends) {
+  give_up(books, *stream.context->gate, &stream, stream.begun, 0);
+  clean(stream);
+  if (ends) stream.handle = nullptr;
+}
+
+bool may_be_noted(CUstream handle) {
+  uint32_t bit = noted_bit(handle);
+  return (noted_handles[bit / 64].load(std::memory_order_acquire) >> bit % 64 & 1) != 0;
 }
 
 PinnedStream pin(const Books&, Stream& stream) {
@@ -338,15 +367,12 @@ void end_batch(const Books&, SliceGate& gate, uint64_t now_ns) {
 void drop_context(const Books& books, Context& context) {
   for (Stream& stream : streams) {
     if (stream.handle == nullptr || stream.context != &context) continue;
-    if (context.gate != nullptr) give_up(books, *context.gate, &stream, stream.begun, 0);
-    stream.dirty = false;
-    stream.handle = nullptr;
+    close_stream(books, stream, true);
   }
-  if (SliceGate* gate = context.gate; gate != nullptr) {
-    for (uint32_t i = 0; i < gate->batch_count; ++i) {
-      Batch& batch = gate->batches[(gate->first_batch + i) % kMaxBatches];
-      if (batch.context == &context) batch.context = nullptr;
-    }
+  SliceGate& gate = *context.gate;
+  for (uint32_t i = 0; i < gate.batch_count; ++i) {
+    Batch& batch = gate.batches[(gate.first_batch + i) % kMaxBatches];
+    if (batch.context == &context) batch.context = nullptr;
   }
   context.closing = true;
   if (context.pins == 0) context.handle = nullptr;

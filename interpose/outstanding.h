@@ -35,7 +35,7 @@ constexpr uint64_t kBatchNs = 1'000'000;
 
 struct Context {
   CUcontext handle;  // nullptr: free entry
-  SliceGate* gate;   // of the slice that has its GPU; nullptr: unlimited
+  SliceGate* gate;   // of the slice that has its GPU
   CUstream probe;
   CUevent last_end;  // occupied_ns is accounted for up to here; the watcher's own
   uint32_t pins;     // uses without the lock, by the watcher or a hook of streams
@@ -53,7 +53,7 @@ struct Stream {
       returned;           // of those begun, how many the driver has returned from; not under the lock
   uint64_t uncovered_ns;  // estimate of those begun and not covered
   bool pinned;            // an event is being recorded in it
-  bool dirty;             // was launched on while the gate was open
+  bool dirty;             // was launched on while the gate was open, and may be noted by threads
 
   bool all_returned() const { return returned.load(std::memory_order_acquire) == begun; }
   bool unused() const { return begun == covered && all_returned() && !pinned && !dirty; }
@@ -131,7 +131,7 @@ class RelaxedCapture {
 
 Context* find_context(const Books&, CUcontext handle);
 // nullptr: no room. Finds it if it is there already.
-Context* add_context(const Books&, CUcontext handle, SliceGate* gate);
+Context* add_context(const Books&, CUcontext handle, SliceGate& gate);
 void unpin(const Books&, Context& context);
 // A thread of ours is still in the context that is closing.
 bool context_in_use(CUcontext handle);
@@ -140,6 +140,11 @@ bool context_in_use(CUcontext handle);
 Stream* find_stream(const Books&, CUstream handle, const Context* context);
 // nullptr: no room in its neighbourhood. Finds it if it is there already.
 Stream* add_stream(const Books&, CUstream handle, Context& context);
+// No thread of ours will use the stream before it is launched on again; if it `ends`, its handle means
+// another one from now on. What is not covered counts as done.
+void close_stream(const Books&, Stream& stream, bool ends);
+// Whether some thread may have noted the handle before the stream was closed. Now and then true without that.
+bool may_be_noted(CUstream handle);
 // A stream with launches that need an event, all returned from; it and its context stay pinned until
 // cover_pinned().
 struct PinnedStream {

@@ -2,6 +2,7 @@
 //
 // What the driver takes behind calls that ask for no memory: buffers of a context whose sizes the program
 // sets, and the code and globals of modules.
+#include "interpose/gate.h"
 #include "interpose/quota.h"
 #include "interpose/reservoirs.h"
 
@@ -125,6 +126,7 @@ CUresult cuModuleGetGlobal_v2(CUdeviceptr* dptr, size_t* bytes, CUmodule hmod, c
                   [=] { return real<fn::cuModuleGetGlobal_v2>(dptr, bytes, hmod, name); });
 }
 CUresult cuModuleUnload(CUmodule hmod) noexcept {
+  gate::functions_ended();
   return unmeasured([=] { return real<fn::cuModuleUnload>(hmod); });
 }
 
@@ -151,6 +153,7 @@ CUresult cuLibraryGetGlobal(CUdeviceptr* dptr, size_t* bytes, CUlibrary library,
                   [=] { return real<fn::cuLibraryGetGlobal>(dptr, bytes, library, name); });
 }
 CUresult cuLibraryUnload(CUlibrary library) noexcept {
+  gate::functions_ended();
   return unmeasured([=] { return real<fn::cuLibraryUnload>(library); });
 }
 

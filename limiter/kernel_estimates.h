@@ -49,6 +49,13 @@ class KernelEstimates {
   // To be called when a launch of the key is about to be measured: the next ones need not be.
   void sampling(uint64_t key) { find(key).unsampled.store(0, std::memory_order_relaxed); }
 
+  // The key stands for something else from now on.
+  void forget(uint64_t key) { clear(find(key)); }
+  // Any key may: what is known is kept, and measured at the key's next launch.
+  void doubt_all() {
+    for (Entry& entry : entries_) entry.unsampled.store(kSampleInterval, std::memory_order_relaxed);
+  }
+
   // A launch of the key took so long on the GPU. The first samples are averaged; later ones move the mean by
   // an eighth, or by half if they are off by more than twice (the same function was given other work).
   void sample(uint64_t key, uint64_t ns) {
@@ -104,6 +111,13 @@ class KernelEstimates {
     if (samples < kAveraged) entry.samples.store(samples + 1, std::memory_order_relaxed);
   }
 
+  static void clear(Entry& entry) {
+    entry.samples.store(0, std::memory_order_relaxed);
+    entry.mean_ns.store(0, std::memory_order_relaxed);
+    entry.unsampled.store(0, std::memory_order_relaxed);
+    entry.longer.store(0, std::memory_order_relaxed);
+  }
+
   Entry& find(uint64_t key) {
     uint64_t home = key >> 20;
     for (uint32_t i = 0; i < kReach; ++i) {
@@ -115,10 +129,7 @@ class KernelEstimates {
         return entry;
     }
     Entry& victim = entries_[(home + key % kReach) % kEntries];
-    victim.samples.store(0, std::memory_order_relaxed);
-    victim.mean_ns.store(0, std::memory_order_relaxed);
-    victim.unsampled.store(0, std::memory_order_relaxed);
-    victim.longer.store(0, std::memory_order_relaxed);
+    clear(victim);
     victim.key.store(key, std::memory_order_relaxed);
     return victim;
   }

@@ -228,21 +228,79 @@ void short_streams(Tenant& tenant) {
   CHECK(cuCtxSynchronize());
 }
 
+CUcontext new_context() {
+  CUcontext context;
+#if CUDA_VERSION >= 13000
+  CHECK(cuCtxCreate(&context, nullptr, 0, 0));
+#else
+  CHECK(cuCtxCreate(&context, 0, 0));
+#endif
+  return context;
+}
+
 // Contexts that go away with work pending.
 void short_contexts(Tenant& tenant) {
   while (tenant.more()) {
-    CUcontext context;
-#if CUDA_VERSION >= 13000
-    CHECK(cuCtxCreate(&context, nullptr, 0, 0));
-#else
-    CHECK(cuCtxCreate(&context, 0, 0));
-#endif
+    CUcontext context = new_context();
     tenant.load();
     CUstream stream = tenant.new_stream();
     for (int i = 0; i < 20; ++i) CHECK(tenant.launch(stream));
     CHECK(tenant.launch(CU_STREAM_LEGACY));
     CHECK(cuCtxDestroy(context));
   }
+}
+
+// --- Handles that the driver gives out again.
+
+// A stream with a handle that was launched on in the context that is current and then destroyed; made by
+// `create`.
+template <typename Create>
+CUstream used_handle(Tenant& tenant, Create create) {
+  for (int i = 0; i < 1000; ++i) {
+    CUstream used = tenant.new_stream();
+    CHECK(tenant.launch(used));
+    CHECK(cuStreamSynchronize(used));
+    CHECK(cuStreamDestroy(used));
+    CUstream stream = create();
+    if (stream == used) return stream;
+  }
+  fprintf(stderr, "tenant: no handle came again\n");
+  exit(1);
+}
+
+void launch_for_a_while(Tenant& tenant, CUstream stream) {
+  CHECK(cuStreamSynchronize(stream));
+  tenant.kernels = 0;
+  saturate(tenant, stream);
+}
+
+void handle_in_another_context(Tenant& tenant) {
+  CUcontext other = new_context();
+  CHECK(cuCtxSetCurrent(tenant.context));
+  const CUfunction function = tenant.function;
+  CUstream stream = used_handle(tenant, [&] {
+    CHECK(cuCtxSetCurrent(other));
+    CUstream stream = tenant.new_stream();
+    CHECK(cuCtxSetCurrent(tenant.context));
+    return stream;
+  });
+  CHECK(cuCtxSetCurrent(other));
+  tenant.load();
+  launch_for_a_while(tenant, stream);
+  tenant.function = function;
+  CHECK(cuCtxSetCurrent(tenant.context));
+  CHECK(cuCtxDestroy(other));
+}
+
+void handle_again(Tenant& tenant) {
+  launch_for_a_while(tenant, used_handle(tenant, [&] { return tenant.new_stream(); }));
+}
+
+void handle_after_capture(Tenant& tenant) {
+  CUstream stream = tenant.new_stream();
+  CHECK(tenant.launch(stream));
+  capture(tenant, stream, 10);
+  launch_for_a_while(tenant, stream);
 }
 
 void many_streams(Tenant& tenant) {
@@ -421,6 +479,9 @@ constexpr Behaviour kBehaviours[] = {
     {"short_streams", short_streams},
     {"short_contexts", short_contexts},
     {"many_streams", many_streams},
+    {"handle_in_another_context", handle_in_another_context},
+    {"handle_again", handle_again},
+    {"handle_after_capture", handle_after_capture},
     {"threads", threads},
     {"fork_with_work", fork_with_work},
     {"later_launch", later_launch},

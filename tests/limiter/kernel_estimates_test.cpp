@@ -125,4 +125,24 @@ TEST_F(KernelEstimatesTest, unarbitrated_samples_only_lower) {
   EXPECT_LE(ns(key), 300'000u);
 }
 
+TEST_F(KernelEstimatesTest, forgotten_key_is_unknown_again) {
+  const uint64_t key = launch_key(1);
+  for (int i = 0; i < 10; ++i) measure(key, 10'000);
+  estimates_->forget(key);
+  EXPECT_EQ(ns(key), KernelEstimates::kUnknownNs);
+  EXPECT_TRUE(estimates_->expect(key).wants_sample);
+}
+
+TEST_F(KernelEstimatesTest, doubted_keys_are_measured_at_their_next_launch) {
+  for (uint64_t i = 0; i < 10; ++i) {
+    for (int sample = 0; sample < 10; ++sample) measure(launch_key(i), 10'000);
+  }
+  ASSERT_FALSE(estimates_->expect(launch_key(1)).wants_sample);
+  estimates_->doubt_all();
+  for (uint64_t i = 0; i < 10; ++i) {
+    EXPECT_TRUE(estimates_->expect(launch_key(i)).wants_sample) << i;
+    EXPECT_EQ(ns(launch_key(i)), 10'000u) << i;
+  }
+}
+
 }  // namespace limiter

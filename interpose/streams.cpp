@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The hooks of Capture rows, and of cuStreamDestroy: where a stream stops being one that our own thread may
-// record events in. A capture is counted from before it begins until the stream says that it is over.
+// The hooks of Capture rows, and of rows that make or destroy a stream: where one begins or stops being one
+// that our own thread may record events in. A capture is counted from before it begins until the stream says
+// that it is over.
 #include "interpose/gate.h"
 
 namespace hook {
@@ -12,7 +13,10 @@ CUresult begin_capture(CUstream stream, Arguments... arguments) noexcept {
   gate::capture_began();
   gate::stream_closing(stream, per_thread);
   const CUresult result = real<index>(stream, arguments...);
-  if (result != CUDA_SUCCESS) gate::capture_ended();
+  if (result != CUDA_SUCCESS) {
+    gate::capture_ended();
+    gate::stream_began(stream, per_thread);
+  }
   return result;
 }
 
@@ -21,13 +25,23 @@ template <uint32_t index, bool per_thread, typename... Arguments>
 CUresult end_capture(CUstream stream, Arguments... arguments) noexcept {
   const bool captured = gate::is_capturing({stream, per_thread});
   const CUresult result = real<index>(stream, arguments...);
-  if (captured && !gate::is_capturing({stream, per_thread})) gate::capture_ended();
+  if (captured && !gate::is_capturing({stream, per_thread})) {
+    gate::capture_ended();
+    gate::stream_began(stream, per_thread);
+  }
+  return result;
+}
+
+template <uint32_t index, typename... Arguments>
+CUresult create(CUstream* stream, Arguments... arguments) noexcept {
+  const CUresult result = real<index>(stream, arguments...);
+  if (result == CUDA_SUCCESS) gate::stream_began(*stream, false);
   return result;
 }
 
 template <uint32_t index>
 CUresult destroy(CUstream stream) noexcept {
-  gate::stream_closing(stream, false);
+  gate::stream_ending(stream);
   return real<index>(stream);
 }
 
@@ -87,6 +101,17 @@ CUresult cuStreamEndCaptureToCig(CUstream hStream) noexcept {
 }
 CUresult cuStreamEndCaptureToCig_ptsz(CUstream hStream) noexcept {
   return end_capture<fn::cuStreamEndCaptureToCig_ptsz, true>(hStream);
+}
+
+CUresult cuStreamCreate(CUstream* phStream, unsigned int Flags) noexcept {
+  return create<fn::cuStreamCreate>(phStream, Flags);
+}
+CUresult cuStreamCreateWithPriority(CUstream* phStream, unsigned int flags, int priority) noexcept {
+  return create<fn::cuStreamCreateWithPriority>(phStream, flags, priority);
+}
+CUresult cuGreenCtxStreamCreate(CUstream* phStream, CUgreenCtx greenCtx, unsigned int flags,
+                                int priority) noexcept {
+  return create<fn::cuGreenCtxStreamCreate>(phStream, greenCtx, flags, priority);
 }
 
 CUresult cuStreamDestroy(CUstream hStream) noexcept { return destroy<fn::cuStreamDestroy>(hStream); }
