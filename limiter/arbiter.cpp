@@ -273,20 +273,23 @@ void Arbiter::end_turn(Slice& slice, uint64_t end_ns) {
   slice.left_since_ns = shared_until_ns_;
 }
 
-void Arbiter::stand(Slice& slice, uint64_t now_ns) {
-  account_waiting(slice, now_ns);
+void Arbiter::begin_turn(Slice& slice, uint64_t start_ns, uint64_t deadline_ns) {
+  account_waiting(slice, start_ns);
   slice.account.turns++;
+  slice.start_ns = start_ns;
+  slice.deadline_ns = deadline_ns;
+  // That was said of its last turn, and may stay the latest we hear of it for a while.
+  slice.seen.closing = false;
+}
+
+void Arbiter::stand(Slice& slice, uint64_t now_ns) {
+  begin_turn(slice, now_ns, kNever);
   slice.turn = Slice::Turn::kStanding;
-  slice.start_ns = now_ns;
-  slice.deadline_ns = kNever;
 }
 
 void Arbiter::grant(Slice& slice, uint64_t start_ns) {
-  account_waiting(slice, start_ns);
-  slice.account.turns++;
+  begin_turn(slice, start_ns, start_ns + settings_.quantum_ns);
   slice.turn = Slice::Turn::kRunning;
-  slice.start_ns = start_ns;
-  slice.deadline_ns = start_ns + settings_.quantum_ns;
   reach(slice);
   // Its launches need not ring: one that is stopped before it is through with the turn has to be noticed.
   wake_at(slice.deadline_ns);
@@ -294,11 +297,8 @@ void Arbiter::grant(Slice& slice, uint64_t start_ns) {
 
 // Twice a quantum: at half the speed.
 void Arbiter::grant_beside(Slice& slice, uint64_t now_ns) {
-  account_waiting(slice, now_ns);
-  slice.account.turns++;
+  begin_turn(slice, now_ns, now_ns + 2 * settings_.quantum_ns);
   slice.turn = Slice::Turn::kBeside;
-  slice.start_ns = now_ns;
-  slice.deadline_ns = now_ns + 2 * settings_.quantum_ns;
 }
 
 void Arbiter::wake_at(uint64_t time_ns) { next_wake_ns_ = std::min(next_wake_ns_, time_ns); }

@@ -179,6 +179,7 @@ class Arbiter {
   void end_turn(Slice& slice, uint64_t end_ns);
   void advance_holder(Slice& slice, uint64_t now_ns);
   void advance_beside(Slice& slice, uint64_t now_ns);
+  static void begin_turn(Slice& slice, uint64_t start_ns, uint64_t deadline_ns);
   void stand(Slice& slice, uint64_t now_ns);
   void grant(Slice& slice, uint64_t start_ns);
   void grant_beside(Slice& slice, uint64_t now_ns);
