@@ -111,7 +111,7 @@ class Arbiter {
   struct Settings {
     uint64_t quantum_ns = 5'000'000;
     uint64_t idle_grace_ns = 200'000;
-    uint64_t lead_ns = 150'000;
+    uint64_t lead_ns = 175'000;
     uint64_t overlap_max_ns =
         250'000'000;  // longest time that a holder may keep others waiting after its deadline
   };
