@@ -86,7 +86,7 @@ bool Members::adopt(uint64_t grace_ns) {
           limiter::reap_unwritten_slot(files_.state(), slot, generation);
           continue;
         }
-        process = search.find(state.slots[slot].pid_namespace.load(std::memory_order_relaxed), pid);
+        process = search.find(shm::slot_value(state.slots[slot].pid_namespace, owner), pid);
       }
       if (process) {
         join(slot, generation, std::move(*process));

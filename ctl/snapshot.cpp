@@ -58,8 +58,10 @@ void read_processes(const shm::Limits& limits, const shm::State& state, SliceVie
     if (limits.slots[slot].generation.load() == shm::slot_generation(owner)) {
       process.host_pid = limits.slots[slot].host_pid.load();
     }
-    process.own_pid = static_cast<uint32_t>(state.slots[slot].process.load());
-    process.name = text_of(state.slots[slot].name, sizeof state.slots[slot].name);
+    process.own_pid = shm::slot_pid(state.slots[slot], owner);
+    char name[shm::kNameBytes];
+    shm::slot_name(state.slots[slot], owner, name);
+    process.name = text_of(name, sizeof name);
     for (size_t gpu = 0; gpu < view->gpus.size(); ++gpu) {
       process.memory.push_back(read_memory(limits, state, static_cast<int>(gpu), slot));
     }

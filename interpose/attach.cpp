@@ -167,9 +167,10 @@ void reap_dead_peers(shm::State& state, const limiter::ProcessIdentity& self) {
     const shm::Slot& slot = state.slots[index];
     const uint32_t owner = slot.owner.load(std::memory_order_acquire);
     if (shm::slot_state(owner) == shm::kSlotFree) continue;
+    if (limiter::is_nearly_reaped(slot, owner)) limiter::reap_slot(state, index, shm::slot_generation(owner));
     const uint32_t pid = shm::slot_pid(slot, owner);
-    if (pid == 0 || slot.pid_namespace.load(std::memory_order_relaxed) != self.pid_namespace) continue;
-    if (process_is_dead(pid, slot.start_time.load(std::memory_order_relaxed))) {
+    if (pid == 0 || shm::slot_value(slot.pid_namespace, owner) != self.pid_namespace) continue;
+    if (process_is_dead(pid, shm::slot_value(slot.start_time, owner))) {
       limiter::reap_slot(state, index, shm::slot_generation(owner));
     }
   }
@@ -185,8 +186,8 @@ void reap_former_image(const char* directory, shm::State& state, const limiter::
     const shm::Slot& slot = state.slots[index];
     const uint32_t owner = slot.owner.load(std::memory_order_acquire);
     if (shm::slot_state(owner) != shm::kSlotLive || shm::slot_pid(slot, owner) != self.pid) continue;
-    if (slot.pid_namespace.load(std::memory_order_relaxed) != self.pid_namespace) continue;
-    if (slot.start_time.load(std::memory_order_relaxed) != self.start_time) continue;
+    if (shm::slot_value(slot.pid_namespace, owner) != self.pid_namespace) continue;
+    if (shm::slot_value(slot.start_time, owner) != self.start_time) continue;
     char path[kPathBytes];
     if (!join(directory, "/state", path) || count_mappings(path) != 1) return;
     limiter::reap_slot(state, index, shm::slot_generation(owner));

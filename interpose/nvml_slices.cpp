@@ -127,7 +127,7 @@ bool Residents::find_slot(Matches matches, Names* names, Resident* resident) con
     if (shm::slot_state(owner) != shm::kSlotLive) continue;
     *names = {};
     names->own_pid = shm::slot_pid(slot, owner);
-    names->pid_namespace = slot.pid_namespace.load(std::memory_order_relaxed);
+    names->pid_namespace = shm::slot_value(slot.pid_namespace, owner);
     const shm::SlotRecord& record = slice.limits->slots[index];
     if (record.generation.load(std::memory_order_relaxed) == shm::slot_generation(owner)) {
       names->host_pid = record.host_pid.load(std::memory_order_relaxed);

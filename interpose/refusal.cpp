@@ -44,6 +44,9 @@ uint64_t pooled_by_peers(const SliceGpu& gpu) {
   return bytes;
 }
 
+uint32_t own_live_word(const SliceGpu& gpu) {
+  return shm::slot_owner(shm::kSlotLive, gpu.slice->slot.generation);
+}
 const shm::Slot& own_slot(const SliceGpu& gpu) { return gpu.slice->state->slots[gpu.slice->slot.slot]; }
 
 void log_refusal(const char* function, const SliceGpu& gpu, uint64_t bytes, const limiter::Usage& usage,
@@ -62,15 +65,17 @@ void log_refusal(const char* function, const SliceGpu& gpu, uint64_t bytes, cons
   entry.peer_pooled_bytes = peer_pooled_bytes;
   entry.gpu = static_cast<uint32_t>(gpu.index);
   entry.pid = static_cast<uint32_t>(system_call(SYS_getpid));
-  memcpy(entry.name, own_slot(gpu).name, sizeof entry.name);
+  shm::slot_name(own_slot(gpu), own_live_word(gpu), entry.name);
   strncpy(entry.function, function, sizeof entry.function - 1);
   entry.function[sizeof entry.function - 1] = 0;
   // release; a reader that finds the sequence finds the rest.
   entry.sequence.store(sequence, std::memory_order_release);
 }
 
-void add_process(Line* line, const shm::Slot& slot, uint32_t pid, uint64_t bytes) {
-  line->foreign(slot.name, sizeof slot.name) << " (pid " << pid << ") ";
+void add_process(Line* line, const shm::Slot& slot, uint32_t owner, uint32_t pid, uint64_t bytes) {
+  char name[shm::kNameBytes];
+  shm::slot_name(slot, owner, name);
+  line->foreign(name, sizeof name) << " (pid " << pid << ") ";
   line->bytes(bytes);
 }
 
@@ -96,7 +101,8 @@ void add_peers(Line* line, const SliceGpu& gpu) {
     if (peer.bytes == 0) return;
     const shm::Slot& slot = gpu.slice->state->slots[peer.slot];
     *line << ", ";
-    add_process(line, slot, shm::slot_pid(slot, slot.owner.load(std::memory_order_relaxed)), peer.bytes);
+    const uint32_t owner = slot.owner.load(std::memory_order_relaxed);
+    add_process(line, slot, owner, shm::slot_pid(slot, owner), peer.bytes);
     peer_bytes -= peer.bytes;
   }
   if (peers <= kShown) return;
@@ -147,7 +153,7 @@ void report_refusal(const char* function, const SliceGpu& gpu, uint64_t bytes) {
   begin(line, function, gpu, bytes) << "the slice has ";
   line.bytes(usage.quota_bytes) << " of GPU " << static_cast<uint64_t>(gpu.index) << ", ";
   line.bytes(usage.used_bytes()) << " in use: this process, ";
-  add_process(&line, own_slot(gpu), static_cast<uint32_t>(system_call(SYS_getpid)),
+  add_process(&line, own_slot(gpu), own_live_word(gpu), static_cast<uint32_t>(system_call(SYS_getpid)),
               charge_of(gpu, gpu.slice->slot.slot));
   add_peers(&line, gpu);
   line << "; of this, the driver's own ";

@@ -2,20 +2,21 @@
 #include "limiter/ledger.h"
 
 #include <sched.h>
-#include <string.h>
 #include <time.h>
+
+#include <iterator>
 
 namespace limiter {
 namespace {
 
 using shm::Shared;
 
-constexpr int kGenerationShift = 48;
-
 constexpr uint64_t tagged(uint32_t generation, uint64_t bytes) {
-  return static_cast<uint64_t>(generation & 0xffff) << kGenerationShift | bytes;
+  return static_cast<uint64_t>(generation & 0xffff) << shm::kGenerationShift | bytes;
 }
-constexpr uint32_t generation_of(uint64_t word) { return static_cast<uint32_t>(word >> kGenerationShift); }
+constexpr uint32_t generation_of(uint64_t word) {
+  return static_cast<uint32_t>(word >> shm::kGenerationShift);
+}
 constexpr uint64_t bytes_of(uint64_t word) { return word & shm::kLedgerBytesMask; }
 
 uint64_t now_ns() {
@@ -126,24 +127,31 @@ struct Sums {
   bool lower_slot_wants;
 };
 
-// What lines [first, last) are charged with, if none of them has a request, a floor or an excess: mostly so,
-// and told by one test at the end. Generations lie above the bytes and fall out of the sum; a sum of bytes
-// that reaches 2^48 is no GPU's. Budget: 5 loads a line, no branch; at 2,000 lines it is the cache that is
+// Two words of each line of a block, none of which has more, add up to less than 2^48.
+constexpr uint64_t kPlausibleBytes = shm::kLedgerBytesMask / (2 * kBlockLines);
+
+// What lines [first, last) are charged with, if none of them has a request, a floor or an excess, or more
+// than any GPU has: mostly so, and told by one test at the end. Generations lie above the bytes and fall out
+// of the sum. Budget: 5 loads a line, no branch; at 2,000 lines it is the cache that is
 // waited for.
 bool sum_of_quiet(const shm::SlotLedger* lines, const Shared<uint64_t>* overheads, uint32_t first,
                   uint32_t last, uint64_t* charged) {
   uint64_t unsettled = 0;
+  uint64_t large = 0;
   uint64_t sum = 0;
 #pragma GCC unroll 4
   for (uint32_t slot = first; slot < last; slot++) {
     unsettled |= lines[slot].want.load();
     unsettled |= lines[slot].context_floor.load();
     unsettled |= lines[slot].excess.load();
-    sum += lines[slot].held.load();
-    sum += overheads[slot].load();
+    const uint64_t held = lines[slot].held.load();
+    const uint64_t overhead = overheads[slot].load();
+    large |= held | overhead;
+    sum += held;
+    sum += overhead;
   }
   *charged += bytes_of(sum);
-  return bytes_of(unsettled) == 0;
+  return bytes_of(unsettled) == 0 && bytes_of(large) <= kPlausibleBytes;
 }
 
 // One pass over the lines; all loads are sequentially consistent, want before held and the floor before the
@@ -354,6 +362,15 @@ uint64_t slot_charge(const shm::Limits& limits, const shm::State& state, int gpu
 
 namespace {
 
+template <size_t bytes>
+uint64_t name_part(const char (&name)[bytes], size_t from) {
+  uint64_t part = 0;
+  for (size_t i = from; i < bytes && i < from + shm::kNameBytesPerWord; i++) {
+    part |= uint64_t{static_cast<uint8_t>(name[i])} << (8 * (i - from));
+  }
+  return part;
+}
+
 // Whether the slot is still its new owner's, now that it is written down: a reaper that came just before
 // either sees that and puts the slot back, or frees it.
 bool is_kept(const shm::Slot& slot, uint32_t generation) {
@@ -369,37 +386,54 @@ bool is_kept(const shm::Slot& slot, uint32_t generation) {
 
 }  // namespace
 
-bool take_slot(shm::State& state, const ProcessIdentity& self, SlotRef* taken) {
-  for (uint32_t index = 0; index < shm::kMaxSlots; index++) {
+bool claim_slot(shm::State& state, uint32_t from, SlotRef* claimed) {
+  for (uint32_t index = from; index < shm::kMaxSlots; index++) {
     shm::Slot& slot = state.slots[index];
     uint32_t owner = slot.owner.load();
     if (shm::slot_state(owner) != shm::kSlotFree) continue;
     const uint32_t generation = shm::slot_generation(owner);
     if (!slot.owner.compare_exchange_strong(owner, shm::slot_owner(shm::kSlotLive, generation))) continue;
-
-    slot.pid_namespace.store(self.pid_namespace, std::memory_order_relaxed);
-    slot.start_time.store(self.start_time, std::memory_order_relaxed);
-    memcpy(slot.name, self.name, sizeof slot.name);
-    shm::Work& work = state.work[index];
-    work.waiting.store(0, std::memory_order_relaxed);
-    work.outstanding.store(0, std::memory_order_relaxed);
-    work.contexts.store(0, std::memory_order_relaxed);
-    work.closing_turn.store(0, std::memory_order_relaxed);
-    work.drained_ns.store(0, std::memory_order_relaxed);
-    work.drain_expected_ns.store(0, std::memory_order_relaxed);
-    work.occupied_ns.store(0, std::memory_order_relaxed);
-    work.launches.store(0, std::memory_order_relaxed);
-    work.active_ns.store(0, std::memory_order_relaxed);
-    work.active_at_ns.store(0, std::memory_order_relaxed);
-
-    // Raised before our first request can be announced: who announces later scans us.
-    uint32_t high = state.header.slots_high.load();
-    while (high < index + 1 && !state.header.slots_high.compare_exchange_weak(high, index + 1)) {
-    }
-    slot.process.store(static_cast<uint64_t>(generation) << 32 | self.pid);
-    if (!is_kept(slot, generation)) continue;
-    *taken = {index, generation};
+    *claimed = {index, generation};
     return true;
+  }
+  return false;
+}
+
+bool settle_slot(shm::State& state, SlotRef claimed, const ProcessIdentity& self) {
+  shm::Slot& slot = state.slots[claimed.slot];
+  const uint32_t generation = claimed.generation;
+  if (!set(slot.pid_namespace, generation, self.pid_namespace & shm::kGenerationValueMask) ||
+      !set(slot.start_time, generation, self.start_time & shm::kGenerationValueMask))
+    return false;
+  for (size_t i = 0; i < std::size(slot.name); i++) {
+    if (!set(slot.name[i], generation, name_part(self.name, i * shm::kNameBytesPerWord))) return false;
+  }
+  // Raised before our first request can be announced: who announces later scans us.
+  uint32_t high = state.header.slots_high.load();
+  while (high <= claimed.slot && !state.header.slots_high.compare_exchange_weak(high, claimed.slot + 1)) {
+  }
+  if (!set(slot.process, generation, self.pid) || !is_kept(slot, generation)) return false;
+
+  // No generation guards these, so they wait until nobody reaps the slot before its owner has died.
+  shm::Work& work = state.work[claimed.slot];
+  work.waiting.store(0, std::memory_order_relaxed);
+  work.outstanding.store(0, std::memory_order_relaxed);
+  work.contexts.store(0, std::memory_order_relaxed);
+  work.closing_turn.store(0, std::memory_order_relaxed);
+  work.drained_ns.store(0, std::memory_order_relaxed);
+  work.drain_expected_ns.store(0, std::memory_order_relaxed);
+  work.occupied_ns.store(0, std::memory_order_relaxed);
+  work.launches.store(0, std::memory_order_relaxed);
+  work.active_ns.store(0, std::memory_order_relaxed);
+  work.active_at_ns.store(0, std::memory_order_relaxed);
+  return true;
+}
+
+bool take_slot(shm::State& state, const ProcessIdentity& self, SlotRef* taken) {
+  for (uint32_t from = 0; claim_slot(state, from, taken); from = taken->slot + 1) {
+    if (settle_slot(state, *taken, self)) return true;
+    // Not ours any more; or its words are damaged, and it is given back.
+    reap_unwritten_slot(state, taken->slot, taken->generation);
   }
   state.counters[shm::kSlotsFull].fetch_add(1, std::memory_order_relaxed);
   return false;
@@ -424,8 +458,17 @@ void reap_slot(shm::State& state, uint32_t index, uint32_t generation) {
     retire(line.pooled, generation);
     line.excess.store(0);
   }
+  for (Shared<uint64_t>& part : slot.name) retire(part, generation);
+  retire(slot.start_time, generation);
+  retire(slot.pid_namespace, generation);
+  retire(slot.process, generation);
   owner = reaping;
   slot.owner.compare_exchange_strong(owner, shm::slot_owner(shm::kSlotFree, generation + 1));
+}
+
+bool is_nearly_reaped(const shm::Slot& slot, uint32_t owner) {
+  const uint32_t next = (shm::slot_generation(owner) + 1) & 0xffff;
+  return shm::slot_state(owner) == shm::kSlotReaping && generation_of(slot.process.load()) == next;
 }
 
 bool reap_unwritten_slot(shm::State& state, uint32_t index, uint32_t generation) {

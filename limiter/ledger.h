@@ -127,12 +127,23 @@ struct ProcessIdentity {
   char name[16];
 };
 
+// The two halves of take_slot(). Between them the owner is not known: it may be held up for so long that the
+// slot is reaped and is another's when it goes on. It changes nothing then: each of the words that say who is
+// in a slot carries the generation and is only ever exchanged for one of the same generation, and the reaper
+// moved them all to the next before it freed the slot. settle_slot() is false then.
+bool claim_slot(shm::State& state, uint32_t from, SlotRef* claimed);  // the first free one from there on
+bool settle_slot(shm::State& state, SlotRef claimed, const ProcessIdentity& self);
+
 // Takes a free slot for this process. false: all kMaxSlots are taken (by live or not yet reaped processes).
 bool take_slot(shm::State& state, const ProcessIdentity& self, SlotRef* slot);
 
 // Clears the slot of a dead process and frees it. Idempotent; safe with several reapers at once, and with a
 // reaper that dies half-way. Precondition: the process of exactly this generation is dead.
 void reap_slot(shm::State& state, uint32_t slot, uint32_t generation);
+
+// Whether a reaper has cleared the slot and not freed it: it may have been killed there, and who was in the
+// slot is not to be found any more. reap_slot() ends it.
+bool is_nearly_reaped(const shm::Slot& slot, uint32_t owner);
 
 // The same for a slot whose owner has not written itself down for a moment: it was killed while it took the
 // slot, or has not run since. An owner that lives finds out, in take_slot(), and takes another. false: it has

@@ -223,18 +223,19 @@ struct Refusal {
 //        attach (CAS)                reap (CAS)                    reap (CAS), after its ledger lines are 0
 //   FREE(g) --------> LIVE(g) --------------------> REAPING(g) ---------------------------> FREE(g+1)
 //
-// owner = state in the low 8 bits | generation << 16. `process` is stored last and carries the generation
-// too, so that it is never taken for the previous owner's. LIVE without it is a process between two
-// instructions of attach, or one that was killed there: the broker reaps it after a moment. Were it alive, it
-// would find that out before it uses the slot, and take another.
+// owner = state in the low 8 bits | generation << 16. Who the owner is stands in words that are generation <<
+// 48 | value: they change only from the same generation, and a reaper moves each to the next, so that no word
+// is ever an earlier owner's, and none can write over a later one's. `process` is written last. LIVE without
+// it is a process between two instructions of attach, or one that was killed there: the broker reaps it after
+// a moment. Were it alive, it would find that out before it uses the slot, and take another.
 struct Slot {
   Shared<uint32_t> owner;
   uint32_t reserved0;
-  Shared<uint64_t> process;        // generation << 32 | pid in the process' own pid namespace
+  Shared<uint64_t> process;        // pid in the process' own pid namespace
   Shared<uint64_t> pid_namespace;  // inode of /proc/self/ns/pid
   Shared<uint64_t> start_time;     // /proc/self/stat field 22
-  char name[16];                   // comm, not always closed by a 0
-  uint64_t reserved[2];
+  Shared<uint64_t> name[3];        // comm, 6 bytes in each, the first one lowest
+  uint64_t reserved;
 };
 
 enum SlotState : uint32_t { kSlotFree = 0, kSlotLive = 1, kSlotReaping = 2 };
@@ -245,10 +246,27 @@ constexpr uint32_t slot_owner(SlotState state, uint32_t generation) {
 constexpr SlotState slot_state(uint32_t owner) { return static_cast<SlotState>(owner & 0xff); }
 constexpr uint32_t slot_generation(uint32_t owner) { return owner >> 16; }
 
+constexpr int kGenerationShift = 48;
+constexpr uint64_t kGenerationValueMask = (1ull << kGenerationShift) - 1;
+
+// What a word of a slot says of its live owner; 0: nothing yet.
+inline uint64_t slot_value(const Shared<uint64_t>& word, uint32_t owner) {
+  const uint64_t seen = word.load(std::memory_order_acquire);
+  return seen >> kGenerationShift == slot_generation(owner) ? seen & kGenerationValueMask : 0;
+}
 // The pid that the live owner of a slot has in its own pid namespace; 0: not known yet.
 inline uint32_t slot_pid(const Slot& slot, uint32_t owner) {
-  const uint64_t process = slot.process.load(std::memory_order_acquire);
-  return process >> 32 == slot_generation(owner) ? static_cast<uint32_t>(process) : 0;
+  return static_cast<uint32_t>(slot_value(slot.process, owner));
+}
+
+constexpr int kNameBytes = 16;
+constexpr int kNameBytesPerWord = 6;
+// Not always closed by a 0.
+inline void slot_name(const Slot& slot, uint32_t owner, char (&name)[kNameBytes]) {
+  for (int i = 0; i < kNameBytes; i++) {
+    const uint64_t part = slot_value(slot.name[i / kNameBytesPerWord], owner);
+    name[i] = static_cast<char>(part >> (8 * (i % kNameBytesPerWord)));
+  }
 }
 
 // What a process has on the GPU and wants from it, for the arbiter.
@@ -294,7 +312,7 @@ struct SlotLedger {
 // GpuLimits::context_bytes before a first context was measured on that GPU.
 constexpr uint64_t kGuessedContextBytes = 512ull << 20;
 
-constexpr uint64_t kLedgerBytesMask = (1ull << 48) - 1;
+constexpr uint64_t kLedgerBytesMask = kGenerationValueMask;
 
 // SlotLedger::calls counts the process's calls that may change what it holds: those in flight, which are
 // anywhere between their first change of the line and the driver's answer, and those that have ended, modulo

@@ -186,9 +186,11 @@ class GateTest : public testing::Test {
     uint64_t newest = 0, newest_start = 0;
     for (uint64_t slot = 0; slot < 64; ++slot) {
       const shm::Slot& entry = state_->slots[slot];
-      if (shm::slot_state(entry.owner) != shm::kSlotLive || entry.start_time < newest_start) continue;
+      const uint32_t owner = entry.owner;
+      const uint64_t start = shm::slot_value(entry.start_time, owner);
+      if (shm::slot_state(owner) != shm::kSlotLive || start < newest_start) continue;
       newest = slot;
-      newest_start = entry.start_time;
+      newest_start = start;
     }
     return state_->work[newest];
   }

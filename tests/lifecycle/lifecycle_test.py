@@ -149,8 +149,10 @@ class Lifecycle(unittest.TestCase):
                 file.seek(SLOTS_AT + SLOT_BYTES * slot)
                 owner, = struct.unpack("<I", file.read(4))
                 file.seek(SLOTS_AT + SLOT_BYTES * slot)
-                # Owner, generation and pid, pid namespace, start time.
-                file.write(struct.pack("<IIQQQ", owner | 1, 0, (owner >> 16) << 32 | pid, namespace, start_time))
+                # Owner; then pid, pid namespace and start time, each with the generation above it.
+                generation = (owner >> 16) << 48
+                words = [generation | value for value in (pid, namespace, start_time)]
+                file.write(struct.pack("<IIQQQ", owner | 1, 0, *words))
             file.seek(SLOTS_HIGH_AT)
             file.write(struct.pack("<I", count))
 

@@ -10,6 +10,7 @@
 
 #include <atomic>
 #include <random>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -282,6 +283,64 @@ TEST_F(Ledger, a_slot_that_nobody_wrote_himself_into_can_be_reaped_and_another_n
   }
 }
 
+TEST_F(Ledger, an_owner_that_goes_on_after_its_slot_was_reaped_writes_over_nothing_of_the_next_owners) {
+  SlotRef held_up = {};
+  ASSERT_TRUE(limiter::claim_slot(*state_, 0, &held_up));
+  ASSERT_TRUE(limiter::reap_unwritten_slot(*state_, held_up.slot, held_up.generation));
+  SlotRef next = {};
+  ASSERT_TRUE(limiter::take_slot(*state_, {8, 80, 800, "next"}, &next));
+  ASSERT_EQ(next.slot, held_up.slot);
+  state_->work[next.slot].waiting = 3;
+
+  EXPECT_FALSE(limiter::settle_slot(*state_, held_up, {7, 70, 700, "held up"}));
+  const shm::Slot& slot = state_->slots[next.slot];
+  const uint32_t owner = slot.owner;
+  EXPECT_EQ(owner, shm::slot_owner(shm::kSlotLive, next.generation));
+  EXPECT_EQ(shm::slot_pid(slot, owner), 8u);
+  EXPECT_EQ(shm::slot_value(slot.pid_namespace, owner), 80u);
+  EXPECT_EQ(shm::slot_value(slot.start_time, owner), 800u);
+  char name[shm::kNameBytes];
+  shm::slot_name(slot, owner, name);
+  EXPECT_STREQ(name, "next");
+  EXPECT_EQ(state_->work[next.slot].waiting, 3u);
+}
+
+TEST_F(Ledger, of_a_slots_former_owner_nothing_is_read) {
+  SlotRef slot = {};
+  ASSERT_TRUE(limiter::take_slot(*state_, {7, 70, 700, "fifteen letters"}, &slot));
+  shm::Slot& entry = state_->slots[slot.slot];
+  char name[shm::kNameBytes];
+  shm::slot_name(entry, entry.owner, name);
+  EXPECT_STREQ(name, "fifteen letters");
+  limiter::reap_slot(*state_, slot.slot, slot.generation);
+  SlotRef next = {};
+  ASSERT_TRUE(limiter::claim_slot(*state_, 0, &next));
+  const uint32_t owner = entry.owner;
+  EXPECT_EQ(shm::slot_pid(entry, owner), 0u);
+  EXPECT_EQ(shm::slot_value(entry.start_time, owner), 0u);
+  shm::slot_name(entry, owner, name);
+  EXPECT_EQ(std::string(name, sizeof name), std::string(sizeof name, '\0'));
+}
+
+TEST_F(Ledger, a_reaper_killed_before_its_last_step_leaves_a_slot_that_is_known_for_it) {
+  const SlotRef slot = join(7);
+  shm::Slot& entry = state_->slots[slot.slot];
+  entry.owner = shm::slot_owner(shm::kSlotReaping, slot.generation);
+  EXPECT_FALSE(limiter::is_nearly_reaped(entry, entry.owner)) << "its owner is to be found";
+  limiter::reap_slot(*state_, slot.slot, slot.generation);
+  entry.owner = shm::slot_owner(shm::kSlotReaping, slot.generation);
+  EXPECT_TRUE(limiter::is_nearly_reaped(entry, entry.owner));
+  limiter::reap_slot(*state_, slot.slot, slot.generation);
+  EXPECT_EQ(entry.owner, shm::slot_owner(shm::kSlotFree, slot.generation + 1));
+  EXPECT_FALSE(limiter::is_nearly_reaped(entry, entry.owner));
+}
+
+TEST_F(Ledger, a_slot_whose_words_are_damaged_is_passed_over) {
+  state_->slots[0].start_time = uint64_t{77} << shm::kGenerationShift;
+  EXPECT_EQ(join().slot, 1u);
+  EXPECT_EQ(shm::slot_state(state_->slots[0].owner), shm::kSlotFree);
+}
+
 TEST_F(Ledger, owners_that_a_reaper_took_for_dead_while_they_wrote_themselves_down_own_other_slots) {
   constexpr int kOwners = 4;
   constexpr int kRounds = 20'000;
@@ -301,12 +360,15 @@ TEST_F(Ledger, owners_that_a_reaper_took_for_dead_while_they_wrote_themselves_do
   for (uint32_t pid = 1; pid <= kOwners; pid++) {
     owners.emplace_back([&, pid] {
       for (int round = 0; round < kRounds; round++) {
-        const SlotRef slot = join(pid);
+        SlotRef slot = {};
+        ASSERT_TRUE(limiter::take_slot(*state_, {pid, pid, pid, "test"}, &slot));
         // A reaper that looked just before may have it for a moment, and puts it back.
         const uint32_t owner = state_->slots[slot.slot].owner;
         ASSERT_NE(shm::slot_state(owner), shm::kSlotFree);
         ASSERT_EQ(shm::slot_generation(owner), slot.generation);
         ASSERT_EQ(shm::slot_pid(state_->slots[slot.slot], owner), pid);
+        ASSERT_EQ(shm::slot_value(state_->slots[slot.slot].pid_namespace, owner), pid);
+        ASSERT_EQ(shm::slot_value(state_->slots[slot.slot].start_time, owner), pid);
         limiter::reap_slot(*state_, slot.slot, slot.generation);
       }
     });
@@ -347,6 +409,16 @@ TEST_F(Ledger, garbage_in_peers_lines_does_not_wrap) {
   state_->header.slots_high = UINT32_MAX;
   EXPECT_EQ(reserve(slot, 1), Reservation::kRefused);
   EXPECT_EQ(usage().free_bytes(), 0u);
+}
+
+TEST_F(Ledger, garbage_that_adds_up_to_2_48_is_not_taken_for_nothing) {
+  const SlotRef slot = join();
+  for (const uint32_t peer : {1, 2}) state_->ledger[0][peer].held = uint64_t{1} << 47;
+  state_->header.slots_high = 3;
+  EXPECT_EQ(reserve(slot, 1), Reservation::kRefused);
+  state_->ledger[0][2].held = 0;
+  limits_->overhead_bytes[0][2] = uint64_t{1} << 47;
+  EXPECT_EQ(reserve(slot, 1), Reservation::kRefused);
 }
 
 TEST_F(Ledger, threads_never_pass_the_quota) {
