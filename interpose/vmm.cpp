@@ -13,15 +13,32 @@
 
 namespace hook {
 
+// A program may hold a hundred thousand of these: 16 bytes each.
 struct Physical {
-  SliceGpu gpu;
-  uint64_t bytes;
+  uint64_t content;  // of_memory(), or the key of a multicast object, which has no memory of its own
   uint32_t handles;
-  uint32_t mappings;   // and other uses
-  uint64_t multicast;  // a multicast object, which has no memory of its own: its key; else 0
+  uint32_t mappings;  // and other uses
 };
 
 namespace {
+
+// What a Physical stands for: bytes in the lower 48 bits, then 4 slice, 4 gpu; the top bit tells a multicast
+// object's key.
+constexpr int kSliceShift = 48;
+constexpr int kGpuShift = 52;
+static_assert(kMaxSlices == 16 && shm::kMaxGpus == 16);
+
+constexpr bool is_multicast(uint64_t content) { return (content & multicast_key(0)) != 0; }
+
+uint64_t of_memory(const SliceGpu& gpu, uint64_t bytes) {
+  const auto slice = static_cast<uint64_t>(gpu.slice - session().slices);
+  return slice << kSliceShift | static_cast<uint64_t>(gpu.index) << kGpuShift | bytes;
+}
+
+SliceGpu gpu_of(uint64_t content) {
+  if (is_multicast(content)) return {};
+  return {&session().slices[content >> kSliceShift & 0xf], static_cast<int>(content >> kGpuShift & 0xf)};
+}
 
 struct Mapping {
   Physical* physical;
@@ -36,42 +53,50 @@ struct Binding {
   Binding* next;  // of the same owner, or while it is dropped
 };
 
-// All kinds, from pages that are never given back. A free node is linked through its first word.
-union Node {
-  Physical physical;
-  Mapping mapping;
-  Binding binding;
-  Node* next_free;
+// Nodes of one kind, from pages that are never given back. Under `books`.
+template <typename T>
+class Nodes {
+ public:
+  T* make() {
+    if (free_ == nullptr && !add_pages()) return nullptr;
+    Node* node = free_;
+    free_ = node->next_free;
+    return &node->used;
+  }
+  void give(T* used) {
+    auto* node = reinterpret_cast<Node*>(used);  // a union begins with each of its members
+    node->next_free = free_;
+    free_ = node;
+  }
+
+ private:
+  union Node {
+    T used;
+    Node* next_free;
+  };
+
+  bool add_pages() {
+    constexpr size_t kBytes = 32 << 10;
+    void* memory = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) return false;
+    auto* nodes = static_cast<Node*>(memory);
+    for (size_t i = kBytes / sizeof(Node); i-- > 0;) {
+      nodes[i].next_free = free_;
+      free_ = &nodes[i];
+    }
+    return true;
+  }
+
+  Node* free_ = nullptr;
 };
 
 constinit gate::FutexLock books;  // of everything below; never held across a call into the driver
-constinit Node* free_nodes = nullptr;
+constinit Nodes<Physical> physicals;
+constinit Nodes<Mapping> mappings;
+constinit Nodes<Binding> bindings;
 constinit limiter::AddressTable physical_by_handle;  // Physical*
 constinit limiter::AddressTable mapping_by_address;  // Mapping*, by its first address
 constinit limiter::AddressTable bindings_by_owner;   // Binding*, a list
-
-Node* new_node() {
-  if (free_nodes == nullptr) {
-    constexpr size_t kNodes = 1024;
-    void* memory =
-        mmap(nullptr, kNodes * sizeof(Node), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (memory == MAP_FAILED) return nullptr;
-    auto* nodes = static_cast<Node*>(memory);
-    for (size_t i = 0; i < kNodes; i++) {
-      nodes[i].next_free = free_nodes;
-      free_nodes = &nodes[i];
-    }
-  }
-  Node* node = free_nodes;
-  free_nodes = node->next_free;
-  return node;
-}
-
-void delete_node(void* of) {
-  auto* node = static_cast<Node*>(of);
-  node->next_free = free_nodes;
-  free_nodes = node;
-}
 
 template <typename T>
 T* find_in(const limiter::AddressTable& table, uint64_t key) {
@@ -88,33 +113,33 @@ T* take_from(limiter::AddressTable& table, uint64_t key) {
 uint64_t as_value(const void* pointer) { return reinterpret_cast<uint64_t>(pointer); }
 
 // What came to an end, to be finished once the lock is free.
-struct Ended {
-  SliceGpu gpu;
-  uint64_t bytes = 0;
-  uint64_t multicast = 0;
-};
+constexpr uint64_t kNothing = 0;  // no memory has 0 bytes
+using Ended = uint64_t;           // a Physical's content, or kNothing
 
 // Ends the record of memory that has no use any more.
 Ended end_if_unused(Physical* physical) {
-  if (physical->handles != 0 || physical->mappings != 0) return {};
-  const Ended ended = {physical->gpu, physical->bytes, physical->multicast};
-  delete_node(physical);
+  if (physical->handles != 0 || physical->mappings != 0) return kNothing;
+  const Ended ended = physical->content;
+  physicals.give(physical);
   return ended;
 }
 
-void finish(const Ended& ended) {
-  if (ended.bytes != 0) give_back(InFlight(ended.gpu), ended.bytes);
-  if (ended.multicast != 0) unbind_all(ended.multicast);
+void finish(Ended ended) {
+  if (ended == kNothing) return;
+  if (is_multicast(ended)) {
+    unbind_all(ended);
+  } else {
+    give_back(InFlight(gpu_of(ended)), ended & shm::kLedgerBytesMask);
+  }
 }
 
-bool remember_physical(CUmemGenericAllocationHandle handle, const SliceGpu& gpu, uint64_t bytes,
-                       uint64_t multicast = 0) {
+bool remember_physical(CUmemGenericAllocationHandle handle, uint64_t content) {
   const gate::Locked locked(books);
-  Node* node = new_node();
-  if (node == nullptr) return false;
-  node->physical = {gpu, bytes, 1, 0, multicast};
-  if (physical_by_handle.insert(handle, as_value(node))) return true;
-  delete_node(node);
+  Physical* physical = physicals.make();
+  if (physical == nullptr) return false;
+  *physical = {content, 1, 0};
+  if (physical_by_handle.insert(handle, as_value(physical))) return true;
+  physicals.give(physical);
   return false;
 }
 
@@ -172,7 +197,7 @@ void drop_bindings(Binding* list) {
     Physical* physical = binding->physical;
     {
       const gate::Locked locked(books);
-      delete_node(binding);
+      bindings.give(binding);
     }
     drop_use(physical);
   }
@@ -202,7 +227,7 @@ Physical* use_address(CUdeviceptr address) {
 
 void drop_use(Physical* physical) {
   if (physical == nullptr) return;
-  Ended ended;
+  Ended ended = kNothing;
   {
     const gate::Locked locked(books);
     physical->mappings--;
@@ -215,10 +240,10 @@ void bind(uint64_t owner, const BoundRegion& region, Physical* physical) {
   unbind(owner, region);
   if (physical == nullptr) return;
   const gate::Locked locked(books);
-  Node* node = new_node();
-  if (node == nullptr) return;
-  node->binding = {physical, region, take_from<Binding>(bindings_by_owner, owner)};
-  bindings_by_owner.insert(owner, as_value(node));
+  Binding* binding = bindings.make();
+  if (binding == nullptr) return;
+  *binding = {physical, region, take_from<Binding>(bindings_by_owner, owner)};
+  bindings_by_owner.insert(owner, as_value(binding));
 }
 
 void unbind(uint64_t owner, const BoundRegion& region) {
@@ -243,7 +268,7 @@ void remember_multicast(CUmemGenericAllocationHandle object) {
     const gate::Locked locked(books);
     if (find_in<Physical>(physical_by_handle, object) != nullptr) return;
   }
-  remember_physical(object, {}, 0, multicast_key(object));
+  remember_physical(object, multicast_key(object));
 }
 
 CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t size, const CUmemAllocationProp* prop,
@@ -258,7 +283,7 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t size, const CU
   InFlight in_flight(gpu);
   if (const CUresult refused = take("cuMemCreate", in_flight, size); refused != CUDA_SUCCESS) return refused;
   CUresult result = ask_driver("cuMemCreate", in_flight, size, call);
-  if (result == CUDA_SUCCESS && !remember_physical(*handle, gpu, size)) {
+  if (result == CUDA_SUCCESS && !remember_physical(*handle, of_memory(gpu, size))) {
     real<fn::cuMemRelease>(*handle);
     result = CUDA_ERROR_OUT_OF_MEMORY;
   }
@@ -274,12 +299,12 @@ CUresult cuMemRelease(CUmemGenericAllocationHandle handle) noexcept {
     physical = find_in<Physical>(physical_by_handle, handle);
     // The last release frees the handle for others to get: its record goes first.
     if (physical != nullptr && physical->handles == 1) take_from<Physical>(physical_by_handle, handle);
-    if (physical != nullptr) gpu = physical->gpu;
+    if (physical != nullptr) gpu = gpu_of(physical->content);
   }
   const InFlight in_flight(gpu);
   const CUresult result = real<fn::cuMemRelease>(handle);
   if (physical == nullptr) return result;
-  Ended ended;
+  Ended ended = kNothing;
   {
     const gate::Locked locked(books);
     if (result == CUDA_SUCCESS) {
@@ -295,31 +320,31 @@ CUresult cuMemRelease(CUmemGenericAllocationHandle handle) noexcept {
 
 CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
                   unsigned long long flags) noexcept {
-  Node* node = nullptr;
+  Mapping* mapping = nullptr;
   Physical* physical = nullptr;
   SliceGpu gpu;
   {
     const gate::Locked locked(books);
     physical = find_in<Physical>(physical_by_handle, handle);
     if (physical != nullptr) {
-      gpu = physical->gpu;
-      node = new_node();
-      if (node == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
+      gpu = gpu_of(physical->content);
+      mapping = mappings.make();
+      if (mapping == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
       // From here on: another thread may release the handle while the driver maps it.
       physical->mappings++;
-      node->mapping = {physical, ptr, size, nullptr};
+      *mapping = {physical, ptr, size, nullptr};
     }
   }
   // Taking back the mapping may end the last use.
   const InFlight in_flight(gpu);
   CUresult result = real<fn::cuMemMap>(ptr, size, offset, handle, flags);
   if (physical == nullptr) return result;
-  Ended ended;
+  Ended ended = kNothing;
   {
     const gate::Locked locked(books);
-    if (result == CUDA_SUCCESS && mapping_by_address.insert(ptr, as_value(node))) return result;
+    if (result == CUDA_SUCCESS && mapping_by_address.insert(ptr, as_value(mapping))) return result;
     physical->mappings--;
-    delete_node(node);
+    mappings.give(mapping);
     ended = end_if_unused(physical);
   }
   if (result == CUDA_SUCCESS) {
@@ -340,7 +365,7 @@ CUresult cuMemUnmap(CUdeviceptr ptr, size_t size) noexcept {
   const InFlightOnAll in_flight;
   const CUresult result = real<fn::cuMemUnmap>(ptr, size);
   while (list != nullptr) {
-    Ended ended;
+    Ended ended = kNothing;
     {
       const gate::Locked locked(books);
       Mapping* mapping = list;
@@ -351,7 +376,7 @@ CUresult cuMemUnmap(CUdeviceptr ptr, size_t size) noexcept {
       }
       mapping->physical->mappings--;
       ended = end_if_unused(mapping->physical);
-      delete_node(mapping);
+      mappings.give(mapping);
     }
     finish(ended);
   }

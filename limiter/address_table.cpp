@@ -8,7 +8,7 @@ namespace limiter {
 // Addresses differ in their middle bits most; the multiplication carries these into the top ones.
 size_t AddressTable::home(uint64_t key, int table) {
   const uint64_t mixed = key * 0x9e3779b97f4a7c15;
-  return (mixed ^ mixed >> 32) * 0x9e3779b97f4a7c15 >> (64 - kFirstTableBits - 2 * table);
+  return (mixed ^ mixed >> 32) * 0x9e3779b97f4a7c15 >> (64 - kFirstTableBits - table);
 }
 
 bool AddressTable::insert_into(int table, uint64_t key, uint64_t value) {

@@ -3,7 +3,7 @@
 // What this process knows about an address or a handle: 64-bit key -> 64-bit value, for its live allocations.
 //
 // Lock-free: any thread, any operation, at the same time; only one thread may insert a given key while it is
-// absent. No heap: tables are anonymous mappings, each four times the one before, never given back. A key
+// absent. No heap: tables are anonymous mappings, each twice the one before, never given back. A key
 // lies within kWindow entries of its home in one of them; an insert that finds no room there goes on to the
 // next table, so no operation looks at more than kWindow entries a table, however many allocations live. 16
 // bytes an entry.
@@ -47,10 +47,10 @@ class AddressTable {
 
   static constexpr uint64_t kBusy = 1;
   static constexpr size_t kWindow = 32;
-  static constexpr int kTables = 14;  // the last one alone has room for 2^36 keys
+  static constexpr int kTables = 26;  // the last one alone has room for 2^35 keys
   static constexpr int kFirstTableBits = 10;
 
-  static size_t entries(int table) { return size_t{1} << (kFirstTableBits + 2 * table); }
+  static size_t entries(int table) { return size_t{1} << (kFirstTableBits + table); }
   static size_t home(uint64_t key, int table);
   bool insert_into(int table, uint64_t key, uint64_t value);
   bool make_table(int table);

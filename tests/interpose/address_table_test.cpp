@@ -76,7 +76,7 @@ TEST(AddressTable, costs_at_most_64_bytes_an_allocation_when_many_live) {
       worst = std::max(worst, static_cast<double>(table.mapped_bytes()) / static_cast<double>(count));
   }
   // Right after it has grown; the pages of a new table are not there before they are used.
-  EXPECT_LT(worst, 16 * (1 + 4) * 1.34);
+  EXPECT_LT(worst, 16 * (1 + 2) * 1.34);
   EXPECT_LT(static_cast<double>(table.mapped_bytes()) / static_cast<double>(count), 64);
 }
 
