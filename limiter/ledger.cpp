@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "limiter/ledger.h"
 
+#include <emmintrin.h>
 #include <sched.h>
 #include <time.h>
 
+#include <atomic>
+#include <cstddef>
 #include <iterator>
 
 namespace limiter {
@@ -130,28 +133,73 @@ struct Sums {
 // Two words of each line of a block, none of which has more, add up to less than 2^48.
 constexpr uint64_t kPlausibleBytes = shm::kLedgerBytesMask / (2 * kBlockLines);
 
+// What sum_of_quiet() loads two words at a time.
+static_assert(alignof(shm::SlotLedger) == 8 && sizeof(shm::SlotLedger) == 64);
+static_assert(offsetof(shm::State, ledger) % 16 == 0 && offsetof(shm::Limits, overhead_bytes) % 16 == 0);
+static_assert(offsetof(shm::SlotLedger, want) == 0 && offsetof(shm::SlotLedger, held) == 8);
+static_assert(offsetof(shm::SlotLedger, context_floor) == 24 && offsetof(shm::SlotLedger, excess) == 56);
+
+// One load each, which the compiler does not repeat where the value is used twice.
+struct alignas(16) Pair {
+  Shared<uint64_t> words[2];
+};
+__m128i load_pair(const Shared<uint64_t>* words) {
+  __m128i pair;
+  asm("movdqa %1, %0" : "=x"(pair) : "m"(*reinterpret_cast<const Pair*>(words)));
+  return pair;
+}
+void or_pair(__m128i& into, const Shared<uint64_t>* words) {
+  asm("por %1, %0" : "+x"(into) : "m"(*reinterpret_cast<const Pair*>(words)));
+}
+uint64_t lower(__m128i pair) { return static_cast<uint64_t>(_mm_cvtsi128_si64(pair)); }
+uint64_t upper(__m128i pair) { return lower(_mm_unpackhi_epi64(pair, pair)); }
+
 // What lines [first, last) are charged with, if none of them has a request, a floor or an excess, or more
 // than any GPU has: mostly so, and told by one test at the end. Generations lie above the bytes and fall out
-// of the sum. Budget: 5 loads a line, no branch; at 2,000 lines it is the cache that is
-// waited for.
+// of the sum. `first` is even.
+//
+// Two words a load: processors with AVX, which is any beside a GPU, load 16 aligned bytes at once, so `held`
+// is never older than `want`; and they load in the order of the program, which the fence has the compiler
+// keep. Budget: 11 instructions a line, no branch; at 2,000 lines it is the cache that is waited for.
 bool sum_of_quiet(const shm::SlotLedger* lines, const Shared<uint64_t>* overheads, uint32_t first,
                   uint32_t last, uint64_t* charged) {
-  uint64_t unsettled = 0;
-  uint64_t large = 0;
-  uint64_t sum = 0;
-#pragma GCC unroll 4
-  for (uint32_t slot = first; slot < last; slot++) {
-    unsettled |= lines[slot].want.load();
-    unsettled |= lines[slot].context_floor.load();
-    unsettled |= lines[slot].excess.load();
-    const uint64_t held = lines[slot].held.load();
-    const uint64_t overhead = overheads[slot].load();
-    large |= held | overhead;
-    sum += held;
-    sum += overhead;
+  __m128i requests = _mm_setzero_si128();  // of all lines, want | held
+  __m128i others = _mm_setzero_si128();    // managed | pooled, which may be anything; floor | excess
+  __m128i drivers = _mm_setzero_si128();   // overheads of even slots | of odd ones
+  __m128i held_sums = _mm_setzero_si128();
+  __m128i driver_sums = _mm_setzero_si128();
+  const auto add_line = [&](const shm::SlotLedger& line) {
+    const __m128i want_and_held = load_pair(&line.want);
+    requests = _mm_or_si128(requests, want_and_held);
+    held_sums = _mm_add_epi64(held_sums, want_and_held);
+    or_pair(others, &line.managed);
+    or_pair(others, &line.pooled);
+  };
+  const shm::SlotLedger* line = lines + first;
+  const Shared<uint64_t>* overhead = overheads + first;
+  const shm::SlotLedger* const end = lines + last;
+#pragma GCC unroll 2
+  for (; end - line >= 2; line += 2, overhead += 2) {
+    add_line(line[0]);
+    add_line(line[1]);
+    std::atomic_signal_fence(std::memory_order_seq_cst);
+    const __m128i pair = load_pair(overhead);
+    drivers = _mm_or_si128(drivers, pair);
+    driver_sums = _mm_add_epi64(driver_sums, pair);
   }
+  uint64_t large = lower(drivers) | upper(drivers);
+  uint64_t sum = lower(driver_sums) + upper(driver_sums);
+  if (line != end) {
+    add_line(*line);
+    std::atomic_signal_fence(std::memory_order_seq_cst);
+    const uint64_t last_overhead = overhead->load();
+    large |= last_overhead;
+    sum += last_overhead;
+  }
+  large |= upper(requests);
+  sum += upper(held_sums);
   *charged += bytes_of(sum);
-  return bytes_of(unsettled) == 0 && bytes_of(large) <= kPlausibleBytes;
+  return bytes_of(lower(requests) | upper(others)) == 0 && bytes_of(large) <= kPlausibleBytes;
 }
 
 // One pass over the lines; all loads are sequentially consistent, want before held and the floor before the
@@ -181,11 +229,14 @@ Sums scan(const shm::Limits& limits, const shm::State& state, int gpu, uint32_t 
       for (uint32_t slot = first; slot < last; slot++) add_line(slot);
     }
   };
-  const uint32_t before = self < slots ? self : slots;
+  const uint32_t before = (self < slots ? self : slots) & ~1u;
   add_lines(0, before);
-  if (before < slots) {
-    add_line(self);
-    add_lines(self + 1, slots);
+  if (self < slots) {
+    const uint32_t after = before + 2 < slots ? before + 2 : slots;
+    for (uint32_t slot = before; slot < after; slot++) add_line(slot);
+    add_lines(after, slots);
+  } else {
+    add_lines(before, slots);
   }
   sums.everything = sums.confirmed + wanted;
   return sums;
