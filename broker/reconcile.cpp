@@ -35,6 +35,8 @@ uint64_t accounted_bytes(const limiter::SlotUse& use) {
 
 Measurement measure(const Measurement& last, uint32_t generation, const limiter::SlotUse& use,
                     uint64_t listed_bytes) {
+  // What is stored has 48 bits: more must not read as less.
+  listed_bytes = std::min(listed_bytes, shm::kLedgerBytesMask);
   const uint64_t accounted = accounted_bytes(use);
   const auto beyond = [&](uint64_t bytes) { return bytes - std::min(bytes, accounted); };
   const uint64_t least = beyond(listed_bytes);
