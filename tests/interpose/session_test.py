@@ -98,6 +98,20 @@ class SessionTest(unittest.TestCase):
     def test_a_slice_that_is_not_there_is_refused(self):
         self.refused(self.node.directory / "no-slice", because="not there")
 
+    def test_a_directory_with_a_part_of_a_slice_is_refused(self):
+        empty = self.node.directory / "empty"
+        empty.mkdir()
+        self.refused(empty, because="not there")
+        for file in ("limits", "state"):
+            directory = self.node.make_slice(f"without-{file}", 2048)
+            (directory / file).unlink()
+            self.refused(directory, because="not there")
+            (directory / file).touch()
+            self.refused(directory, because="has not finished")
+            (directory / file).unlink()
+            (directory / file).mkdir()
+            self.refused(directory, because="could not be mapped")
+
     def test_a_slice_that_is_being_released_is_refused(self):
         directory = self.node.make_slice("slice", 2048)
         patch(directory / "limits", FLAGS_AT, DRAINING)
