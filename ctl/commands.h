@@ -32,8 +32,12 @@ struct RunOptions {
   std::vector<std::string> command;
 };
 
+enum class TopOrder : unsigned char { kName, kMemory, kReceived, kWaited };
+
 struct TopOptions {
   bool once = false;
+  bool time = false;  // columns of GPU time, not of memory
+  TopOrder sort = TopOrder::kName;
   bool json = false;  // an object per interval, each on a line of its own
   double interval_seconds = 1;
 };

@@ -10,6 +10,7 @@
 #include <csignal>
 #include <cstring>
 #include <iostream>
+#include <map>
 
 #include "broker/bypass.h"
 #include "ctl/commands.h"
@@ -133,6 +134,15 @@ int run_command(int argc, char** argv) {
   top->add_flag("--once", top_options.once, "print one interval and end");
   top->add_flag("--json", top_options.json,
                 "for machines: an object per interval, each on a line of its own");
+  top->add_flag("--time", top_options.time,
+                "what each wanted and got over 1, 10 and 60 s, and how its turns went (key t)");
+  const std::map<std::string, ctl::TopOrder> orders = {{"name", ctl::TopOrder::kName},
+                                                       {"memory", ctl::TopOrder::kMemory},
+                                                       {"got", ctl::TopOrder::kReceived},
+                                                       {"wait", ctl::TopOrder::kWaited}};
+  top->add_option("--sort", top_options.sort, "name, memory, got or wait: the greatest first [name] (key s)")
+      ->transform(CLI::CheckedTransformer(orders).description(""))
+      ->type_name("ORDER");
   top->add_option_function<double>(
          "--interval",
          [&](double seconds) {

@@ -22,58 +22,27 @@
 #include "ctl/slice_json.h"
 #include "ctl/snapshot.h"
 #include "ctl/table.h"
+#include "ctl/top_table.h"
 
 namespace ctl {
 namespace {
 
-constexpr auto kRight = Table::Align::kRight;
 constexpr size_t kPlainWidth = 80;
-constexpr size_t kBarWidth = 10;
 
 struct Size {
   size_t rows, columns;
 };
 
-// What is looked at per interval.
-struct Sample {
-  std::map<std::string, SliceView> slices;
-  v1::Node node;
-  Status broker;  // whether it answers
-};
-
 Sample take_sample(const broker::RunDirectory& directory) {
   Sample sample;
   Client client(directory);
-  v1::ListSlicesResponse ignored;
+  v1::ListSlicesResponse listed;
   sample.broker = client.get_node(&sample.node);
-  if (sample.broker.ok()) sample.broker = client.list(&ignored);
+  if (sample.broker.ok()) sample.broker = client.list(&listed);
+  for (const v1::Slice& slice : listed.slices()) sample.handover_ns[slice.id()] = slice.handover_ns();
   std::vector<std::string> unreadable;
   for (SliceView& slice : read_slices(directory, &unreadable)) sample.slices[slice.id] = std::move(slice);
   return sample;
-}
-
-std::string per_second(uint64_t before, uint64_t after, double seconds, double scale) {
-  if (after < before || seconds <= 0) return "-";
-  char text[32];
-  snprintf(text, sizeof text, "%.0f", static_cast<double>(after - before) / seconds * scale);
-  return text;
-}
-
-std::string memory_bar(uint64_t used, uint64_t quota) {
-  const double part =
-      quota == 0 ? 0 : static_cast<double>(std::min(used, quota)) / static_cast<double>(quota);
-  const auto full = static_cast<size_t>(std::lround(part * kBarWidth));
-  return "[" + std::string(full, '#') + std::string(kBarWidth - full, '.') + "]";
-}
-
-// "3.1/10.0GiB": both in the quota's unit.
-std::string used_of_quota(uint64_t used, uint64_t quota) {
-  const bool gib = quota >= 1ull << 30;
-  const double unit = gib ? 1ull << 30 : 1ull << 20;
-  char text[32];
-  snprintf(text, sizeof text, "%.1f/%.1f%s", static_cast<double>(used) / unit,
-           static_cast<double>(quota) / unit, gib ? "GiB" : "MiB");
-  return text;
 }
 
 std::string gpu_line(const v1::Gpu& gpu) {
@@ -88,49 +57,6 @@ std::string gpu_line(const v1::Gpu& gpu) {
   return line.str();
 }
 
-// One line of 80 columns; what a wider terminal gives goes to the name.
-struct Columns {
-  size_t name;
-  std::string line(const std::vector<std::string>& cells) const {
-    static constexpr size_t kWidths[] = {0, 13, 12, 7, 5, 5, 6, 4, 3, 5};
-    std::string line;
-    for (size_t i = 0; i < cells.size(); ++i) {
-      const bool left = i == 0 || i == 2 || i + 1 == cells.size();
-      if (i > 0) line += " ";
-      line += fit(cells[i], i == 0 ? name : kWidths[i], left ? Table::Align::kLeft : kRight);
-    }
-    return line;
-  }
-};
-
-constexpr size_t kFixedColumns = 13 + 12 + 7 + 5 + 5 + 6 + 4 + 3 + 5 + 9;
-
-std::vector<std::string> slice_lines(const SliceView& slice, const SliceView* before,
-                                     const Columns& columns) {
-  std::string received = "-", waited = "-", turns = "-", overruns = "-";
-  if (before != nullptr) {
-    const double seconds = static_cast<double>(slice.sampled_ns - before->sampled_ns) / 1e9;
-    received = slice.open ? "all" : format_percent(received_percent(*before, slice));
-    waited = per_second(before->waited_ns, slice.waited_ns, seconds, 1e-7);
-    turns = per_second(before->turns, slice.turns, seconds, 1);
-    overruns = std::to_string(slice.overruns - std::min(before->overruns, slice.overruns));
-  }
-  std::vector<std::string> lines;
-  for (size_t gpu = 0; gpu < slice.gpus.size(); ++gpu) {
-    const std::string memory = used_of_quota(slice.gpus[gpu].used_bytes(), slice.gpus[gpu].quota_bytes);
-    const std::string bar = memory_bar(slice.gpus[gpu].used_bytes(), slice.gpus[gpu].quota_bytes);
-    if (gpu > 0) {
-      lines.push_back(columns.line({"", memory, bar}));
-      continue;
-    }
-    const std::string share =
-        std::to_string(slice.compute_percent) + "/" + std::to_string(slice.compute_limit_percent);
-    lines.push_back(columns.line({slice.id, memory, bar, share, received, waited, turns, overruns,
-                                  std::to_string(slice.processes.size()), slice.condition}));
-  }
-  return lines;
-}
-
 std::string broker_state(const broker::RunDirectory& directory, const Sample& now) {
   if (now.broker.ok()) return "broker " + std::to_string(now.node.broker_pid());
   if (now.broker.failure == Failure::kNoBroker) return "no broker on " + directory.socket();
@@ -138,7 +64,7 @@ std::string broker_state(const broker::RunDirectory& directory, const Sample& no
 }
 
 std::vector<std::string> screen(const broker::RunDirectory& directory, const Sample& before,
-                                const Sample& now, size_t width) {
+                                const Sample& now, const TopOptions& options, size_t width) {
   const time_t seconds = time(nullptr);
   tm local = {};
   localtime_r(&seconds, &local);
@@ -150,14 +76,7 @@ std::vector<std::string> screen(const broker::RunDirectory& directory, const Sam
                   " slices  " + broker_state(directory, now));
   for (const v1::Gpu& gpu : now.node.gpus()) lines.push_back(gpu_line(gpu));
   lines.emplace_back();
-  const Columns columns = {std::clamp<size_t>(width, kPlainWidth, 2 * kPlainWidth) - kFixedColumns};
-  lines.push_back(
-      columns.line({"SLICE", "MEMORY", "", "SHARE/%", "GOT/%", "WAIT%", "TURN/s", "OVER", "PID", "STATE"}));
-  for (const auto& [id, slice] : now.slices) {
-    const auto earlier = before.slices.find(id);
-    const SliceView* const same = earlier == before.slices.end() ? nullptr : &earlier->second;
-    for (std::string& line : slice_lines(slice, same, columns)) lines.push_back(std::move(line));
-  }
+  for (std::string& line : slice_table(before, now, options, width)) lines.push_back(std::move(line));
   return lines;
 }
 
@@ -196,7 +115,7 @@ class Terminal {
     const Size size = terminal_size();
     if (lines.size() > size.rows) {
       lines.resize(size.rows);
-      lines.back() = "... (q quits)";
+      lines.back() = "... (t: memory or time, s: order, q: quit)";
     }
     std::string frame = "\x1b[H";
     for (size_t i = 0; i < lines.size(); ++i) {
@@ -205,7 +124,7 @@ class Terminal {
     put(frame + "\x1b[J");
   }
 
-  enum class Event : unsigned char { kTime, kResized, kQuit };
+  enum class Event : unsigned char { kTime, kResized, kView, kSort, kQuit };
   Event wait(uint64_t until_ns) {
     const uint64_t now = broker::now_ns();
     const int timeout_ms = until_ns <= now ? 0 : static_cast<int>((until_ns - now) / 1'000'000 + 1);
@@ -218,7 +137,18 @@ class Terminal {
     char key = 0;
     const ssize_t got = read(STDIN_FILENO, &key, 1);
     if (got == 0) keys_ = false;
-    return got == 1 && (key == 'q' || key == 'Q') ? Event::kQuit : Event::kTime;
+    if (got != 1) return Event::kTime;
+    switch (key) {
+      case 'q':
+      case 'Q':
+        return Event::kQuit;
+      case 't':
+        return Event::kView;
+      case 's':
+        return Event::kSort;
+      default:
+        return Event::kTime;
+    }
   }
 
  private:
@@ -240,13 +170,14 @@ void print_plain(const std::vector<std::string>& lines) {
 }
 
 // What became of the slice during the interval. A figure that fell belongs to another slice of the same name.
-nlohmann::json interval_json(const SliceView& before, const SliceView& now) {
+nlohmann::json interval_json(const SliceView& before, const SliceView& now, uint64_t handover_ns) {
   nlohmann::json json = {{"ns", now.sampled_ns - before.sampled_ns}};
   const double received = received_percent(before, now);
   json["received_percent"] = received < 0 || now.open ? nlohmann::json() : nlohmann::json(received);
   json["waited_ns"] = now.waited_ns - std::min(before.waited_ns, now.waited_ns);
   json["turns"] = now.turns - std::min(before.turns, now.turns);
   json["overruns"] = now.overruns - std::min(before.overruns, now.overruns);
+  json["handover_ns"] = handover_ns;
   return json;
 }
 
@@ -266,7 +197,9 @@ void print_json(const Sample& before, const Sample& now) {
   for (const auto& [id, slice] : now.slices) {
     nlohmann::json entry = to_json(slice);
     const auto earlier = before.slices.find(id);
-    if (earlier != before.slices.end()) entry["interval"] = interval_json(earlier->second, slice);
+    if (earlier != before.slices.end()) {
+      entry["interval"] = interval_json(earlier->second, slice, handover_ns_between(before, now, id));
+    }
     json["slices"].push_back(std::move(entry));
   }
   std::cout << json.dump() << std::endl;
@@ -290,7 +223,7 @@ int top(const broker::RunDirectory& directory, const TopOptions& options) {
       if (options.json) {
         print_json(before, now);
       } else {
-        print_plain(screen(directory, before, now, kPlainWidth));
+        print_plain(screen(directory, before, now, options, kPlainWidth));
       }
       if (options.once) return 0;
       if (!std::cout) return 1;
@@ -300,14 +233,21 @@ int top(const broker::RunDirectory& directory, const TopOptions& options) {
   }
 
   Terminal terminal;
+  TopOptions shown_as = options;
   Sample shown = before;
   uint64_t next_ns = broker::now_ns() + std::min<uint64_t>(interval_ns, 250'000'000);
   for (;;) {
-    terminal.draw(screen(directory, before, shown, terminal_size().columns));
+    terminal.draw(screen(directory, before, shown, shown_as, terminal_size().columns));
     switch (terminal.wait(next_ns)) {
       case Terminal::Event::kQuit:
         return 0;
       case Terminal::Event::kResized:
+        break;
+      case Terminal::Event::kView:
+        shown_as.time = !shown_as.time;
+        break;
+      case Terminal::Event::kSort:
+        shown_as.sort = next(shown_as.sort);
         break;
       case Terminal::Event::kTime:
         if (broker::now_ns() < next_ns) break;

@@ -13,6 +13,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
@@ -189,6 +190,7 @@ TEST_F(CtlTest, bad_values_are_refused_as_usage_errors) {
                                 "set a",
                                 "set a --memory x",
                                 "top --interval 0",
+                                "top --once --sort height",
                                 "top --once --interval nan",
                                 "top --once --interval inf",
                                 "top --once --interval 1e300",
@@ -235,6 +237,40 @@ TEST_F(CtlTest, top_once_fits_80_columns) {
   EXPECT_NE(result.output.find("a-rather"), std::string::npos);
 }
 
+TEST_F(CtlTest, top_shows_time_and_sorts) {
+  node_.start_broker();
+  std::vector<std::unique_ptr<Child>> tenants;
+  for (const auto& [id, gib] : {std::pair{"a-small", 1ull}, std::pair{"b-large", 4ull}}) {
+    node_.prepare(id, 10ull << 30, 50);
+    tenants.push_back(node_.start_tenant(id, {"--gpu", node_.directory() + "/gpu", "--kernel-us", "500",
+                                              "--seconds", "20", "--hold", std::to_string(gib << 30)}));
+  }
+  // The line of each slice, as words: name, share, wanted and got over three windows each, and how turns
+  // went.
+  std::vector<std::vector<std::string>> lines;
+  EXPECT_TRUE(eventually(10, [&] {
+    lines.clear();
+    std::istringstream output(ctl("top --once --time --interval 0.5").output);
+    for (std::string line; std::getline(output, line);) {
+      EXPECT_LE(line.size(), 80u) << line;
+      std::istringstream words(line);
+      if (line.starts_with("a-") || line.starts_with("b-")) {
+        lines.emplace_back(std::istream_iterator<std::string>(words), std::istream_iterator<std::string>());
+      }
+    }
+    const auto measured = [](const std::vector<std::string>& line) {
+      return line.size() == 13 && std::atoi(line[2].c_str()) > 50 && std::atoi(line[5].c_str()) > 25 &&
+             std::atoi(line[8].c_str()) > 0 && std::atoi(line[9].c_str()) > 0 && line[11] != "-";
+    };
+    return lines.size() == 2 && measured(lines[0]) && measured(lines[1]);
+  })) << ctl("top --once --time --interval 0.5").output;
+
+  const std::string by_name = ctl("top --once --interval 0.1").output;
+  EXPECT_LT(by_name.find("a-small"), by_name.find("b-large"));
+  const std::string by_memory = ctl("top --once --interval 0.1 --sort memory").output;
+  EXPECT_GT(by_memory.find("a-small"), by_memory.find("b-large"));
+}
+
 TEST_F(CtlTest, top_for_machines_is_an_object_per_interval) {
   node_.start_broker();
   std::vector<std::unique_ptr<Child>> tenants;
@@ -248,7 +284,8 @@ TEST_F(CtlTest, top_for_machines_is_an_object_per_interval) {
     const nlohmann::json& slice = json.at("slices").at(0);
     return json.at("broker_answers") == true && json.at("slices").size() == 2 &&
            slice.at("interval").at("turns") > 0 && slice.at("interval").at("waited_ns") > 0 &&
-           slice.at("interval").at("received_percent") > 25 && slice.contains("wanted_percent");
+           slice.at("interval").at("received_percent") > 25 && slice.at("interval").contains("handover_ns") &&
+           slice.contains("wanted_percent");
   }));
   const Result two = shell("timeout 2 $ctl top --json --interval 0.2 | head -2");
   std::istringstream lines(two.output);
