@@ -68,7 +68,9 @@ limiter::Observation WorkSum::read(const shm::State& state, uint32_t slots, uint
   sum.occupied_ns = occupied_ns_;
   sum.active_ns = active_ns_;
   sum.closing = any_closing && !any_launching;
-  sum.drain_expected_ns = std::clamp(sum.drain_expected_ns, now_ns, now_ns + kDrainHorizonNs);
+  // One that has passed stays: how late the slice is, and how long it asked for, are read from it.
+  sum.drain_expected_ns =
+      std::clamp(sum.drain_expected_ns, now_ns - std::min(now_ns, kDrainHorizonNs), now_ns + kDrainHorizonNs);
   return sum;
 }
 

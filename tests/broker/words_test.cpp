@@ -98,6 +98,16 @@ TEST_F(WorkSumTest, is_closing_when_nobody_launches_on) {
   EXPECT_FALSE(read(1000, 6).closing);
 }
 
+TEST_F(WorkSumTest, an_expected_drain_stays_what_was_said_once_it_has_passed) {
+  live(0).outstanding = 1;
+  state_->work[0].closing_turn = 5;
+  state_->work[0].drain_expected_ns = 20'000'000'000;
+  EXPECT_EQ(read(19'000'000'000).drain_expected_ns, 20'000'000'000u);
+  EXPECT_EQ(read(22'000'000'000).drain_expected_ns, 20'000'000'000u);
+  state_->work[0].drain_expected_ns = 1;
+  EXPECT_EQ(read(23'000'000'000).drain_expected_ns, 13'000'000'000u);
+}
+
 TEST_F(WorkSumTest, what_a_process_got_stays_counted_when_its_slot_is_taken_again) {
   read(1'000'000'000);
   live(0).occupied_ns = 100;
