@@ -65,8 +65,10 @@ for product in bin/cuslicectl bin/cusliced bin/simgpu lib/libcuslice-cuda.so lib
   [[ -e build/release/$product ]] || fail "the build left no build/release/$product"
 done
 
-# A Go module of its own, built by the Go that was fetched and no other.
-(cd dra && export GOTOOLCHAIN=local && "$CUSLICE_GO" vet ./... && "$CUSLICE_GO" test ./...) </dev/null
+# Go modules of their own, built by the Go that was fetched and no other.
+for module in dra deploy/test; do
+  (cd "$module" && export GOTOOLCHAIN=local && "$CUSLICE_GO" vet ./... && "$CUSLICE_GO" test ./...) </dev/null
+done
 
 excluded='^(gpu|client)$'
 if $clients; then excluded='^gpu$'; fi
