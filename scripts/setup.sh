@@ -15,7 +15,7 @@ readonly kPackages=(
   binutils clang clang-format clang-tidy cmake g++ git libclang-rt-dev
   libcli11-dev libegl-dev libelf-dev libgl-dev libgrpc++-dev libgtest-dev liblz4-dev libprotobuf-dev
   libspdlog-dev libvdpau-dev ninja-build nlohmann-json3-dev pkg-config procps protobuf-compiler
-  protobuf-compiler-grpc python3 python3-venv
+  protobuf-compiler-grpc python3 python3-venv runc
 )
 
 # Three toolkits: the oldest and the newest headers bracket what the driver API table has to cover,
